@@ -2,13 +2,15 @@
 
 use crate::calibration_file;
 use lockstep_config::{Recipe, Sources, resolve};
+use lockstep_planner::diagnosis::health::WINDOW;
 use lockstep_planner::diagnosis::{
-    CheckpointFacts, Diagnosis, LinkFacts, NoiseFacts, RankFacts, RunFacts, StepFacts, TaskFacts,
-    diagnose,
+    AlgorithmFacts, CheckpointFacts, CompressionFacts, Diagnosis, FailureFacts, FailureKind,
+    LinkFacts, NoiseFacts, RankFacts, RoundFacts, RunFacts, StepFacts, TaskFacts, diagnose,
 };
 use lockstep_platform::World;
-use lockstep_telemetry::Event;
+use lockstep_telemetry::{AlgorithmBytes, Event, MemoryByPart};
 use lockstep_trainer::TrainError;
+use lockstep_trainer::failure_record::{FailureKind as Kind, RecordedFailure};
 use lockstep_trainer::recorded_run::{RecordedRun, RecordedSummary};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -58,7 +60,16 @@ pub(crate) fn facts_of(run: &RecordedRun, world: &World) -> Result<RunFacts, Tra
         peak_flops_per_second: None,
         noise: Vec::new(),
         staleness: BTreeMap::new(),
-        failure: run.failure.clone().map(|failure| (failure.reason, failure.is_diverged)),
+        compression: Vec::new(),
+        rounds: Vec::new(),
+        servers: None,
+        first_rank_on_host: Vec::new(),
+        throttle_counts: Vec::new(),
+        memory_by_rank: Vec::new(),
+        bytes_by_algorithm: Vec::new(),
+        restarts: 0,
+        losses_before_resume: Vec::new(),
+        failure: run.failure.clone().map(failure_of),
     };
     run.visit_events(world, |event| add_event(&mut facts, event))?;
     for (rank, tasks) in &run.tasks {
@@ -81,7 +92,11 @@ fn add_event(facts: &mut RunFacts, event: &Event) {
             ..
         } => {
             // Earlier events are of another attempt, or of the run that this one resumes.
+            let last = facts.steps.len().saturating_sub(WINDOW);
+            facts.losses_before_resume = facts.steps[last..].iter().map(|step| step.loss).collect();
             facts.steps.clear();
+            facts.compression.clear();
+            facts.rounds.clear();
             facts.checkpoints.clear();
             facts.noise.clear();
             facts.spans.clear();
@@ -123,8 +138,16 @@ fn add_event(facts: &mut RunFacts, event: &Event) {
             small_norm_squared: *small_norm_squared,
             large_norm_squared: *large_norm_squared,
         }),
-        Event::Staleness { worker, counts, .. } => {
-            facts.staleness.insert(*worker, counts.clone());
+        Event::RankCounters { .. } => add_rank(facts, event),
+        Event::AlgorithmBytes { step, bytes } => {
+            let first = facts.steps.first().map_or(0, |first| first.step - 1);
+            let num_steps = step.saturating_sub(first).max(1) as f64;
+            let of_algorithm = |sent: &AlgorithmBytes| AlgorithmFacts {
+                axis: sent.axis.clone(),
+                algorithm: sent.algorithm.clone(),
+                bytes_per_step: sent.bytes as f64 / num_steps,
+            };
+            facts.bytes_by_algorithm = bytes.iter().map(of_algorithm).collect();
         }
         // Only rank 0 writes events; the last sample is the farthest from the start.
         Event::TaskSpans { spans, .. } => {
@@ -133,8 +156,82 @@ fn add_event(facts: &mut RunFacts, event: &Event) {
             };
             facts.spans.insert(0, spans.iter().map(task).collect());
         }
+        _ => add_strategy_event(facts, event),
+    }
+}
+
+/// Events of sync strategies other than the all-reduce, and of compression.
+fn add_strategy_event(facts: &mut RunFacts, event: &Event) {
+    match event {
+        Event::Staleness { worker, counts, .. } => {
+            facts.staleness.insert(*worker, counts.clone());
+        }
+        &Event::Compressed { step, delta, residual_norm, .. } => {
+            facts.compression.push(CompressionFacts { step, delta, residual_norm });
+        }
+        &Event::RoundFinished { step, drift, update_norm_squared, .. } => {
+            let num_averaged = facts.recipe.run.workers;
+            facts.rounds.push(RoundFacts { step, num_averaged, drift, update_norm_squared });
+        }
+        &Event::Aggregated { step, counted, drift, update_norm_squared, .. } => {
+            let num_averaged = counted;
+            facts.rounds.push(RoundFacts { step, num_averaged, drift, update_norm_squared });
+        }
+        Event::ServersJoined { params_by_server, .. } => {
+            let servers = facts.servers.get_or_insert_default();
+            servers.load_by_server.clone_from(params_by_server);
+        }
+        Event::SparseRows { bytes_by_server, .. } => {
+            let servers = facts.servers.get_or_insert_default();
+            servers.load_by_server.clone_from(bytes_by_server);
+        }
+        &Event::ServerRequests {
+            pull_p50_seconds,
+            pull_p99_seconds,
+            push_p50_seconds,
+            push_p99_seconds,
+            ..
+        } => {
+            let servers = facts.servers.get_or_insert_default();
+            servers.pull = [pull_p50_seconds, pull_p99_seconds];
+            servers.push = [push_p50_seconds, push_p99_seconds];
+        }
         _ => {}
     }
+}
+
+/// Counters of a rank, at the last evaluation.
+fn add_rank(facts: &mut RunFacts, event: &Event) {
+    let &Event::RankCounters {
+        worker, restarts, first_rank_on_host, throttle_count, memory, ..
+    } = event
+    else {
+        return;
+    };
+    facts.restarts = restarts;
+    // Ranks come in order, each time all of them.
+    if worker == 0 {
+        facts.first_rank_on_host.clear();
+        facts.throttle_counts.clear();
+        facts.memory_by_rank.clear();
+    }
+    facts.first_rank_on_host.extend(first_rank_on_host);
+    facts.throttle_counts.push(throttle_count);
+    facts.memory_by_rank.extend(memory.map(|held| {
+        let MemoryByPart { weights, gradients, optimizer, activations, buffers } = held;
+        [weights, gradients, optimizer, activations, buffers]
+    }));
+}
+
+fn failure_of(failure: RecordedFailure) -> FailureFacts {
+    let RecordedFailure { reason, kind } = failure;
+    let kind = match kind {
+        Some(Kind::Diverged) => FailureKind::Diverged,
+        Some(Kind::ReplicasDiffer) => FailureKind::ReplicasDiffer,
+        Some(Kind::OutOfMemory) => FailureKind::OutOfMemory,
+        None => FailureKind::Other,
+    };
+    FailureFacts { reason, kind }
 }
 
 fn step_of(event: &Event) -> Option<StepFacts> {
@@ -149,6 +246,7 @@ fn step_of(event: &Event) -> Option<StepFacts> {
         straggler_wait_seconds,
         is_skipped,
         loss_scale,
+        zeroed_fraction,
         ..
     } = event
     else {
@@ -165,6 +263,8 @@ fn step_of(event: &Event) -> Option<StepFacts> {
         waiting: straggler_wait_seconds,
         is_skipped,
         has_overflowed: is_skipped && loss_scale.is_some() && loss.is_finite(),
+        loss_scale,
+        zeroed_fraction,
     })
 }
 

@@ -389,7 +389,7 @@ impl Comm {
                         prepared.facts.uses_memory && prepared.traffic.bytes() <= SHORT_BYTES;
                     record.end(is_short && endpoint.num_long_waits() == num_long_waits);
                 }
-                counters.add(code(op), engine.moved());
+                counters.add(code(op), cached.algorithm, engine.moved());
                 if is_watched {
                     schedules.record_duration(endpoint.world().clock().since(start));
                 }
@@ -400,7 +400,7 @@ impl Comm {
                     record.fail(engine.moved().bytes());
                 }
                 endpoint.dump(&error);
-                counters.add_unfinished(code(op), engine.moved());
+                counters.add_unfinished(code(op), cached.algorithm, engine.moved());
                 *failed = Some(error.clone());
                 Err(error)
             }

@@ -1,9 +1,9 @@
-//! Calls and traffic of a rank, by operation.
+//! Calls and traffic of a rank, by operation and by algorithm.
 //!
 //! The engine counts the steps that it executes, so the numbers can be compared with those of the
 //! schedule, byte for byte.
 
-use lockstep_schedule::Op;
+use lockstep_schedule::{Algorithm, Op};
 
 use crate::prepared_schedule::Traffic;
 use crate::signature::{MESSAGE, NAMES, code};
@@ -12,6 +12,8 @@ use crate::signature::{MESSAGE, NAMES, code};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
     by_op: [Count; NAMES.len()],
+    /// Collectives; messages have no algorithm.
+    by_algorithm: [Count; Algorithm::NAMES.len()],
 }
 
 /// Calls of one operation and their traffic.
@@ -24,17 +26,49 @@ pub struct Count {
 }
 
 impl Counters {
+    /// Adds a collective.
     #[inline]
-    pub(crate) fn add(&mut self, code: usize, traffic: &Traffic) {
-        let count = &mut self.by_op[code];
-        count.calls += 1;
-        count.traffic.add(traffic);
+    pub(crate) fn add(&mut self, code: usize, algorithm: Algorithm, traffic: &Traffic) {
+        self.by_op[code].add_call(traffic);
+        self.by_algorithm[algorithm.index()].add_call(traffic);
+    }
+
+    /// Adds a message.
+    #[inline]
+    pub(crate) fn add_message(&mut self, traffic: &Traffic) {
+        self.by_op[MESSAGE].add_call(traffic);
     }
 
     /// Adds the traffic of a failed call.
     #[cold]
-    pub(crate) fn add_unfinished(&mut self, code: usize, traffic: &Traffic) {
+    pub(crate) fn add_unfinished(&mut self, code: usize, algorithm: Algorithm, traffic: &Traffic) {
         self.by_op[code].traffic.add(traffic);
+        self.by_algorithm[algorithm.index()].traffic.add(traffic);
+    }
+
+    /// Sum of two groups' counts.
+    #[must_use]
+    pub fn and(mut self, other: &Self) -> Self {
+        let all = self.by_op.iter_mut().chain(&mut self.by_algorithm);
+        for (own, other) in all.zip(other.by_op.iter().chain(&other.by_algorithm)) {
+            own.calls += other.calls;
+            own.traffic.add(&other.traffic);
+        }
+        self
+    }
+
+    /// With received bytes counted as sent: those of a rank on whose behalf another one sends.
+    #[must_use]
+    pub fn with_received_as_sent(mut self) -> Self {
+        for count in self.by_op.iter_mut().chain(&mut self.by_algorithm) {
+            count.traffic.sent_bytes += count.traffic.received_bytes;
+        }
+        self
+    }
+
+    /// Collectives by the name of their algorithm.
+    pub fn by_algorithm(&self) -> impl Iterator<Item = (&'static str, Count)> {
+        Algorithm::NAMES.iter().copied().zip(self.by_algorithm)
     }
 
     /// Calls of one operation, with any root.
@@ -59,6 +93,14 @@ impl Counters {
             total.traffic.add(&count.traffic);
             total
         })
+    }
+}
+
+impl Count {
+    #[inline]
+    fn add_call(&mut self, traffic: &Traffic) {
+        self.calls += 1;
+        self.traffic.add(traffic);
     }
 }
 

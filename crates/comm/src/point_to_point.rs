@@ -19,7 +19,7 @@ use crate::element::{Dtype, Element};
 use crate::error::{CommError, Interruption};
 use crate::prepared_schedule::Traffic;
 use crate::recorder::Entry;
-use crate::signature::{MESSAGE, Signature};
+use crate::signature::Signature;
 use crate::transport::{Envelope, PURPOSE_BIT, Round};
 
 /// Kind of a message; each kind has its own tags.
@@ -201,7 +201,7 @@ impl Comm {
             return Err(self.message_failed(channel, why, (signature, tag), (done_bytes, bytes)));
         }
         record.end(false);
-        self.lock().counters.add(MESSAGE, traffic);
+        self.lock().counters.add_message(traffic);
         Ok(())
     }
 

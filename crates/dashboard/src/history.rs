@@ -268,6 +268,7 @@ impl History {
             busy_share,
             clock_hertz,
             throttle_count,
+            ..
         } = event
         else {
             return;
@@ -486,6 +487,8 @@ mod tests {
             busy_share: None,
             clock_hertz: None,
             throttle_count: None,
+            first_rank_on_host: None,
+            memory: None,
         }
     }
 

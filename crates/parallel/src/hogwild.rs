@@ -21,7 +21,7 @@ use crate::replica::Replica;
 use crate::replica_plan::ReplicaPlan;
 use crate::step_program::{RankPlan, StepKind, StepTasks, thread_program};
 use crate::strategy::{StateLayout, Strategy, StrategyContext, StrategyPlan, StrategyStart};
-use lockstep_comm::{Comm, CommError, Options, Traffic};
+use lockstep_comm::{Comm, CommError, Counters, Options};
 use lockstep_config::Recipe;
 use lockstep_model::Blueprint;
 use lockstep_optim::Update;
@@ -213,8 +213,8 @@ impl Strategy for HogwildThread {
 
     fn visit(&mut self, _: &StateLayout<'_>, _: &mut dyn FnMut(&str, bool, &mut [f32]) -> bool) {}
 
-    fn traffic(&self) -> Traffic {
-        Traffic::default()
+    fn counters(&self) -> Counters {
+        Counters::default()
     }
 
     fn num_elements(&self) -> [usize; 2] {

@@ -192,4 +192,4 @@ pub use step::StepHost;
 pub use stragglers::{StepCutoff, StepDuty};
 pub use strategy::StepLoss;
 pub use task_spans::{SampledTasks, TaskSpan};
-pub use traffic::AxisTraffic;
+pub use traffic::AxisCounters;

@@ -26,8 +26,7 @@ use crate::distance::squared_distance;
 use crate::measurements::{Drift, Measurements};
 use crate::step_program::{ELEMENT, StepBuilder, StepKind, StepTasks};
 use crate::strategy::{StateLayout, Strategy, StrategyContext, StrategyPlan, StrategyStart};
-use crate::traffic::add_traffic;
-use lockstep_comm::{Comm, CommError, Reduction, Traffic};
+use lockstep_comm::{Comm, CommError, Counters, Reduction};
 use lockstep_config::{AverageScope, Outer, Recipe};
 use lockstep_mesh::{Axis, Group};
 use lockstep_optim::Optimizer;
@@ -462,10 +461,9 @@ impl Strategy for LocalSgd {
         }
     }
 
-    fn traffic(&self) -> Traffic {
+    fn counters(&self) -> Counters {
         let groups = [Some(&self.all), self.group.as_ref()].into_iter().flatten();
-        let of = |group: &AveragingGroup| group.comm.counters().total().traffic;
-        groups.map(of).fold(Traffic::default(), add_traffic)
+        groups.fold(Counters::default(), |sum, group| sum.and(&group.comm.counters()))
     }
 
     fn num_elements(&self) -> [usize; 2] {

@@ -5,7 +5,6 @@
 //! is a whole number of leaves, so the rank that runs a leaf does not affect the bits of the sum.
 
 use crate::replica::Replica;
-use crate::traffic::add_traffic;
 use lockstep_comm::CommError;
 
 /// Limit on rebalancings per run: each needs a group of its own.
@@ -51,8 +50,8 @@ impl Replica {
         };
         let data = self.groups.data().summing(addends, "data")?.canonical();
         let before = self.store.overlap.replace_comm(data);
-        self.step_context.past_traffic =
-            add_traffic(self.step_context.past_traffic, before.counters().total().traffic);
+        let past = &mut self.step_context.past_counters;
+        *past = past.and(&before.counters());
         let (phase, microbatches_per_leaf) =
             (self.plan.phase, self.plan.leaves.microbatches_per_leaf);
         self.enter_phase(phase, microbatches_per_leaf)?;

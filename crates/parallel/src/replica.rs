@@ -34,9 +34,9 @@ use crate::step_context::StepContext;
 use crate::strategy::Strategy;
 use crate::task_spans::TaskSpans;
 use crate::tensor_parallel::{TensorParallel, slots_of_tp_rank};
-use crate::traffic::{AxisTraffic, add_traffic};
+use crate::traffic::AxisCounters;
 use crate::trainable_params::TrainableParams;
-use lockstep_comm::{Comm, CommError, Reduction, Traffic};
+use lockstep_comm::{Comm, CommError, Counters, Reduction, Traffic};
 use lockstep_config::LossScale;
 use lockstep_mesh::Axis;
 use lockstep_model::{Blueprint, Microbatch, Mode, Scratch, precision_of};
@@ -445,21 +445,20 @@ impl Replica {
 
     /// Bytes sent for gradients, parameters and activations by this rank so far.
     pub fn traffic(&self) -> Traffic {
-        let AxisTraffic { data, pipeline, tensor, strategy } = self.traffic_by_axis();
-        [pipeline, tensor, strategy].into_iter().fold(data, add_traffic)
+        let axes = self.counters_by_axis();
+        let all = axes.all().into_iter().fold(Counters::default(), Counters::and);
+        all.total().traffic
     }
 
     /// Parts of [`Self::traffic`].
-    pub fn traffic_by_axis(&self) -> AxisTraffic {
-        let gradients = self.store.overlap.comm().counters().total().traffic;
-        let strategy = self.strategy.as_ref().map_or(Traffic::default(), |it| it.traffic());
-        AxisTraffic {
-            data: add_traffic(gradients, self.step_context.past_traffic),
-            pipeline: self.device.link.traffic(),
-            tensor: self.device.tensor_parallel.traffic(),
-            strategy: [self.client_traffic(), self.host_traffic()]
-                .into_iter()
-                .fold(strategy, add_traffic),
+    pub fn counters_by_axis(&self) -> AxisCounters {
+        let gradients = self.store.overlap.comm().counters();
+        let strategy = self.strategy.as_ref().map_or(Counters::default(), |it| it.counters());
+        AxisCounters {
+            data: gradients.and(&self.step_context.past_counters),
+            pipeline: self.device.link.counters(),
+            tensor: self.device.tensor_parallel.counters(),
+            strategy: strategy.and(&self.client_counters()).and(&self.host_counters()),
         }
     }
 

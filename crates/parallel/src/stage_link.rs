@@ -6,7 +6,7 @@
 //! messages with one tag arrive in order; [`lockstep_schedule::pipeline::verify`] proves that so
 //! few buffers cannot deadlock.
 
-use lockstep_comm::{Comm, CommError, Handle, Label, Traffic};
+use lockstep_comm::{Comm, CommError, Counters, Handle, Label};
 use lockstep_platform::World;
 use lockstep_schedule::pipeline::NUM_SEND_BUFFERS;
 use std::collections::VecDeque;
@@ -118,9 +118,9 @@ impl Link {
         Ok(())
     }
 
-    /// Bytes sent and received.
-    pub fn traffic(&self) -> Traffic {
-        self.comm.counters().total().traffic
+    /// Calls, and bytes sent and received.
+    pub fn counters(&self) -> Counters {
+        self.comm.counters()
     }
 
     /// Exposed communication time since [`Self::take_exposed`].

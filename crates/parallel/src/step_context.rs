@@ -2,7 +2,7 @@
 
 use crate::stragglers::{CutoffAgreement, StepDuty};
 use crate::task_spans::Recording;
-use lockstep_comm::Traffic;
+use lockstep_comm::Counters;
 use std::cell::RefCell;
 use std::time::Duration;
 
@@ -41,5 +41,5 @@ pub(crate) struct StepContext {
     pub(crate) straggler_wait: Duration,
     /// Number of times the leaves were rebalanced, and the traffic of the groups replaced by that.
     pub(crate) num_divisions: usize,
-    pub(crate) past_traffic: Traffic,
+    pub(crate) past_counters: Counters,
 }

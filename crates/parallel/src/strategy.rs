@@ -12,7 +12,7 @@ use crate::param_store::ParamStore;
 use crate::replica_plan::ReplicaPlan;
 use crate::step_program::{StepKind, StepTasks};
 use crate::task_spans::TaskSpans;
-use lockstep_comm::{Comm, CommError, Traffic};
+use lockstep_comm::{Comm, CommError, Counters};
 use lockstep_model::{Blueprint, Microbatch};
 use lockstep_optim::{Optimizer, Slot, Update};
 use lockstep_platform::World;
@@ -129,8 +129,8 @@ pub trait Strategy: Send {
     /// whether this rank saves it, and its values. Ends early where `visit` returns false.
     fn visit_movable(&mut self, _visit: &mut dyn FnMut(&str, bool, &mut [f32]) -> bool) {}
 
-    /// Bytes that this rank has sent.
-    fn traffic(&self) -> Traffic;
+    /// Calls of this rank, and the bytes that it has sent.
+    fn counters(&self) -> Counters;
 
     /// Numbers of elements held: of optimizer state, and of buffers.
     fn num_elements(&self) -> [usize; 2];

@@ -12,7 +12,7 @@
 //! These calls block the computation, so the ranks of such a group belong on the fastest links.
 //! Nothing overlaps, and all of their time is exposed communication.
 
-use lockstep_comm::{Comm, CommError, Label, Reduction, Traffic};
+use lockstep_comm::{Comm, CommError, Counters, Label, Reduction};
 use lockstep_model::{Blueprint, TensorCollectives};
 use lockstep_optim::Slot;
 use lockstep_platform::World;
@@ -80,9 +80,9 @@ impl TensorParallel {
         self.failed.take().map_or(Ok(()), Err)
     }
 
-    /// Bytes sent and received in this group.
-    pub fn traffic(&self) -> Traffic {
-        self.comm.counters().total().traffic
+    /// Calls in this group, and bytes sent and received.
+    pub fn counters(&self) -> Counters {
+        self.comm.counters()
     }
 
     /// Exposed communication time since [`Self::take_exposed`].

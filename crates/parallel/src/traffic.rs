@@ -1,27 +1,26 @@
-//! Sums of traffic counters, and the traffic of a replica by axis.
+//! Traffic of a replica by axis.
 
-use lockstep_comm::Traffic;
+use lockstep_comm::Counters;
 
-/// Traffic of a rank so far, by what it was for.
+/// Calls and traffic of a rank so far, by what they were for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct AxisTraffic {
+pub struct AxisCounters {
     /// Gradients and parameters, along the data axis.
-    pub data: Traffic,
+    pub data: Counters,
     /// Activations and their gradients, along the pipeline axis.
-    pub pipeline: Traffic,
+    pub pipeline: Counters,
     /// Sums of shards, along the tensor axis.
-    pub tensor: Traffic,
+    pub tensor: Counters,
     /// That of the sync strategy, of parameter servers and of host groups.
-    pub strategy: Traffic,
+    pub strategy: Counters,
 }
 
-/// Sum of two traffic counts.
-pub(crate) fn add_traffic(one: Traffic, other: Traffic) -> Traffic {
-    Traffic {
-        messages: one.messages + other.messages,
-        sent_bytes: one.sent_bytes + other.sent_bytes,
-        received_bytes: one.received_bytes + other.received_bytes,
-        read_bytes: one.read_bytes + other.read_bytes,
-        written_bytes: one.written_bytes + other.written_bytes,
+impl AxisCounters {
+    /// Names of the axes, in the order of [`Self::all`].
+    pub const NAMES: [&'static str; 4] = ["data", "pipeline", "tensor", "strategy"];
+
+    /// Counters of every axis.
+    pub fn all(&self) -> [&Counters; 4] {
+        [&self.data, &self.pipeline, &self.tensor, &self.strategy]
     }
 }

@@ -42,6 +42,46 @@ pub enum Algorithm {
     Dissemination,
 }
 
+impl Algorithm {
+    /// Names of all algorithms, without their parameters.
+    pub const NAMES: [&'static str; 14] = [
+        "ring",
+        "tree",
+        "double-tree",
+        "butterfly",
+        "rabenseifner",
+        "halving",
+        "doubling",
+        "pairwise",
+        "direct",
+        "one-shot",
+        "hierarchical",
+        "linear",
+        "scatter-gather",
+        "dissemination",
+    ];
+
+    /// Index in [`Self::NAMES`].
+    pub const fn index(self) -> usize {
+        match self {
+            Self::Ring { .. } => 0,
+            Self::Tree => 1,
+            Self::DoubleTree { .. } => 2,
+            Self::Butterfly => 3,
+            Self::Rabenseifner => 4,
+            Self::Halving => 5,
+            Self::Doubling => 6,
+            Self::Pairwise => 7,
+            Self::Direct => 8,
+            Self::OneShot => 9,
+            Self::Hierarchical => 10,
+            Self::Linear => 11,
+            Self::ScatterGather => 12,
+            Self::Dissemination => 13,
+        }
+    }
+}
+
 /// Algorithms without a parameter, by name.
 const PLAIN: [(&str, Algorithm); 12] = [
     ("tree", Algorithm::Tree),

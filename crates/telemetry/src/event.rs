@@ -29,6 +29,32 @@ pub struct SourceTokens {
     pub epochs: u64,
 }
 
+/// Bytes sent along an axis by an algorithm.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AlgorithmBytes {
+    /// `data`, `pipeline`, `tensor` or `strategy`.
+    pub axis: String,
+    /// Algorithm of collectives, or `messages` between two ranks.
+    pub algorithm: String,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// Bytes that the engine holds on a rank, by part; those of the plan have the same parts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryByPart {
+    /// Parameters, mirrors included.
+    pub weights: u64,
+    /// Gradient sums.
+    pub gradients: u64,
+    /// Optimizer state.
+    pub optimizer: u64,
+    /// Activations of micro-batches in flight.
+    pub activations: u64,
+    /// Scratch memory, buckets and messages in flight.
+    pub buffers: u64,
+}
+
 /// Requests of a worker about sparse embedding rows, and the rows in them, which decide the bytes
 /// of its rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -474,6 +500,20 @@ pub enum Event {
         /// attempt began; absent if the host does not say.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         throttle_count: Option<u64>,
+        /// First rank on the same host.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        first_rank_on_host: Option<usize>,
+        /// Memory that the engine holds, by part.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        memory: Option<MemoryByPart>,
+    },
+    /// Bytes that this rank has sent in steps since this attempt began, by axis and algorithm;
+    /// recorded at an evaluation.
+    AlgorithmBytes {
+        /// Number of completed steps.
+        step: u64,
+        /// Those that sent anything.
+        bytes: Vec<AlgorithmBytes>,
     },
     /// Squared norms of a step's gradients over two sample sizes, from which the gradient-noise
     /// scale follows (McCandlish et al. 2018). Recorded at the next evaluation.
@@ -605,6 +645,7 @@ impl Event {
                 | Self::LeavesDivided { .. }
                 | Self::GradientNoise { .. }
                 | Self::RankCounters { .. }
+                | Self::AlgorithmBytes { .. }
                 | Self::Histogram { .. }
                 | Self::LinksMeasured { .. }
         )

@@ -62,7 +62,10 @@ pub mod console;
 
 pub use console::{Console, Surface};
 pub use csv::Csv;
-pub use event::{Event, RepeatedRequest, RowRequests, SourceTokens, Stamped, VERSION};
+pub use event::{
+    AlgorithmBytes, Event, MemoryByPart, RepeatedRequest, RowRequests, SourceTokens, Stamped,
+    VERSION,
+};
 pub use json_lines::{JsonLines, load_events, read_events};
 pub use metric::{Label, LabelValue, Metric, Scalar, visit_scalars};
 pub use otlp::Otlp;

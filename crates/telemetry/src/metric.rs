@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use crate::Event;
+use crate::{AlgorithmBytes, Event};
 
 /// Declares the metrics with their names and meanings.
 macro_rules! metrics {
@@ -81,6 +81,8 @@ metrics! {
     TensorBytes = "bytes/tensor";
     /// Bytes that rank 0 sent in the step to parameter servers and for its sync strategy.
     StrategyBytes = "bytes/strategy";
+    /// Bytes that rank 0 has sent in steps along an axis by an algorithm.
+    AlgorithmBytes = "bytes/algorithm";
     /// Resident memory of rank 0 in bytes.
     ResidentBytes = "memory/resident_bytes";
     /// Model FLOP/s of the run in the step.
@@ -105,6 +107,16 @@ metrics! {
     Restarts = "ranks/restarts";
     /// Resident memory of a rank's process in bytes.
     RankResidentBytes = "ranks/resident_bytes";
+    /// Parameters of a rank in bytes.
+    RankWeightsBytes = "ranks/weights_bytes";
+    /// Gradient sums of a rank in bytes.
+    RankGradientsBytes = "ranks/gradients_bytes";
+    /// Optimizer state of a rank in bytes.
+    RankOptimizerBytes = "ranks/optimizer_bytes";
+    /// Activations of a rank in bytes.
+    RankActivationsBytes = "ranks/activations_bytes";
+    /// Scratch memory, buckets and messages in flight of a rank in bytes.
+    RankBuffersBytes = "ranks/buffers_bytes";
     /// Peak of the buffers on a rank's accelerator in bytes.
     DeviceBytes = "ranks/device_bytes";
     /// Share of time in which the compute threads of a rank's process were on processors.
@@ -181,6 +193,13 @@ pub enum Label<'a> {
     None,
     /// That of a worker.
     Worker(usize),
+    /// That of an algorithm along an axis.
+    Algorithm {
+        /// Name of the axis.
+        axis: &'a str,
+        /// Name of the algorithm.
+        algorithm: &'a str,
+    },
     /// That of a task.
     Task(&'a str),
     /// A score of a task.
@@ -216,6 +235,10 @@ impl<'a> Label<'a> {
         let [first, second] = match self {
             Self::None => [None, None],
             Self::Worker(rank) => [Some(("worker", LabelValue::Number(rank))), None],
+            Self::Algorithm { axis, algorithm } => [
+                Some(("axis", LabelValue::Text(axis))),
+                Some(("algorithm", LabelValue::Text(algorithm))),
+            ],
             Self::Task(task) => [Some(("task", LabelValue::Text(task))), None],
             Self::Score { task, score } => {
                 [Some(("task", LabelValue::Text(task))), Some(("score", LabelValue::Text(score)))]
@@ -298,6 +321,7 @@ fn step_of(event: &Event) -> Option<u64> {
         | Event::ServerRequests { step, .. }
         | Event::ServerPushes { step, .. }
         | Event::RankCounters { step, .. }
+        | Event::AlgorithmBytes { step, .. }
         | Event::GradientNoise { step, .. } => Some(*step),
         _ => None,
     }
@@ -380,6 +404,12 @@ fn visit_step(event: &Event, scalars: &mut Visit<'_>) {
 }
 
 fn visit_ranks(event: &Event, scalars: &mut Visit<'_>) {
+    if let Event::AlgorithmBytes { bytes, .. } = event {
+        for AlgorithmBytes { axis, algorithm, bytes } in bytes {
+            let label = Label::Algorithm { axis, algorithm };
+            scalars.labelled(Metric::AlgorithmBytes, label, *bytes as f64);
+        }
+    }
     let &Event::RankCounters {
         step: _,
         worker,
@@ -396,6 +426,8 @@ fn visit_ranks(event: &Event, scalars: &mut Visit<'_>) {
         busy_share,
         clock_hertz,
         throttle_count,
+        first_rank_on_host: _,
+        memory,
     } = event
     else {
         return;
@@ -411,6 +443,11 @@ fn visit_ranks(event: &Event, scalars: &mut Visit<'_>) {
         (Metric::MissedSteps, Some(missed_steps as f64)),
         (Metric::Restarts, Some(restarts as f64)),
         (Metric::RankResidentBytes, float(resident_bytes)),
+        (Metric::RankWeightsBytes, float(memory.map(|memory| memory.weights))),
+        (Metric::RankGradientsBytes, float(memory.map(|memory| memory.gradients))),
+        (Metric::RankOptimizerBytes, float(memory.map(|memory| memory.optimizer))),
+        (Metric::RankActivationsBytes, float(memory.map(|memory| memory.activations))),
+        (Metric::RankBuffersBytes, float(memory.map(|memory| memory.buffers))),
         (Metric::DeviceBytes, float(device_bytes)),
         (Metric::BusyShare, busy_share),
         (Metric::ClockHertz, clock_hertz),

@@ -3,9 +3,11 @@
 //! Rank 0 writes it as its last act. A rank 0 that was killed cannot; then the flight records of
 //! the other ranks have the reason.
 
+use crate::flight_record::flight_records;
 use crate::{Options, TrainError};
 use lockstep_config::Blame;
 use lockstep_platform::{FileKind, World};
+use lockstep_tensor::device::DeviceError;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -21,12 +23,30 @@ const MAX_RECORD_BYTES: u64 = 4 << 20;
 struct Record {
     reason: String,
     exit_code: u8,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    kind: Option<FailureKind>,
 }
 
-/// Part of a rank's flight record.
-#[derive(Deserialize)]
-struct FlightRecord {
-    verdict: Option<String>,
+/// Failures that readers treat apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FailureKind {
+    /// Loss or gradients were not finite.
+    Diverged,
+    /// Replicas that must be equal differed.
+    ReplicasDiffer,
+    /// The memory of a device was too small.
+    OutOfMemory,
+}
+
+impl FailureKind {
+    fn of(error: &TrainError) -> Option<Self> {
+        match error {
+            TrainError::ReplicasDiffer { .. } => Some(Self::ReplicasDiffer),
+            TrainError::Device(DeviceError::OutOfMemory { .. }) => Some(Self::OutOfMemory),
+            _ => (error.blame() == Blame::Diverged).then_some(Self::Diverged),
+        }
+    }
 }
 
 /// Failure of a past run.
@@ -34,8 +54,8 @@ struct FlightRecord {
 pub struct RecordedFailure {
     /// Error in one line.
     pub reason: String,
-    /// Whether loss or gradients were not finite.
-    pub is_diverged: bool,
+    /// Kind of the failure, if it is one that readers treat apart.
+    pub kind: Option<FailureKind>,
 }
 
 /// The run folder, as soon as the run has one; the receiver of the options still gets it.
@@ -56,7 +76,8 @@ pub fn record_failure(folder: &Path, error: &TrainError, world: &World) {
     if matches!(error, TrainError::Interrupted { .. }) {
         return;
     }
-    let record = Record { reason: error.to_string(), exit_code: error.blame().exit_code() };
+    let (reason, exit_code) = (error.to_string(), error.blame().exit_code());
+    let record = Record { reason, exit_code, kind: FailureKind::of(error) };
     let text = serde_json::to_vec_pretty(&record).expect("the record is JSON");
     // The caller reports the error itself, and a full disk may be its cause.
     let _ = world.files().write_atomic(&folder.join(FAILURE), &text);
@@ -64,17 +85,20 @@ pub fn record_failure(folder: &Path, error: &TrainError, world: &World) {
 
 /// Failure that a run folder records, if any.
 pub fn read_failure(folder: &Path, world: &World) -> Option<RecordedFailure> {
-    if let Some(Record { reason, exit_code }) = read_record(&folder.join(FAILURE), world) {
-        let is_diverged = exit_code == Blame::Diverged.exit_code();
-        return Some(RecordedFailure { reason: one_line(&reason), is_diverged });
+    if let Some(Record { reason, exit_code, kind }) = read_record(&folder.join(FAILURE), world) {
+        let has_diverged = exit_code == Blame::Diverged.exit_code();
+        let kind = kind.or_else(|| has_diverged.then_some(FailureKind::Diverged));
+        return Some(RecordedFailure { reason: one_line(&reason), kind });
     }
-    let records = world.files().list(&folder.join("flight")).ok()?;
-    let verdict = records.iter().find_map(|path| read_record::<FlightRecord>(path, world)?.verdict);
+    world.files().metadata(&folder.join("flight"))?;
+    // Ranks that were killed while they wrote leave damaged records; any other has the verdict.
+    let mut records = flight_records(folder, world).ok()?.flatten();
+    let verdict = records.find_map(|record| record.verdict);
     let reason = verdict.map_or_else(|| "no rank recorded a reason".to_owned(), |v| one_line(&v));
-    Some(RecordedFailure { reason, is_diverged: false })
+    Some(RecordedFailure { reason, kind: None })
 }
 
-fn read_record<T: for<'a> Deserialize<'a>>(path: &Path, world: &World) -> Option<T> {
+fn read_record(path: &Path, world: &World) -> Option<Record> {
     match world.files().metadata(path)? {
         FileKind::File { bytes: 0..=MAX_RECORD_BYTES } => {}
         _ => return None,

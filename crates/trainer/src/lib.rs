@@ -28,7 +28,8 @@
 //!   [`text_evaluation`]: loss of a trained model on a text; [`task_evaluation`]: multiple choice;
 //!   `evaluation_model`: the loaded model of both.
 //! - [`mod@compare`]: bitwise comparison of two runs; [`run_list`]: the runs of a folder;
-//!   [`failure_record`]: why a run failed; [`recorded_run`]: reader of a run folder.
+//!   [`failure_record`]: why a run failed; [`flight_record`]: its last calls; [`recorded_run`]:
+//!   reader of a run folder.
 //! - [`curvature`]: largest Hessian eigenvalue.
 //! - [`mod@bench`]: throughput and fraction of the machine's peak; [`operation_profile`]: time of a
 //!   step by operation of its device.
@@ -73,6 +74,7 @@ mod exporters;
 pub mod failure_record;
 pub mod feed;
 pub mod figures;
+pub mod flight_record;
 mod frozen_base;
 mod frozen_weights;
 pub mod health;

@@ -1,50 +1,83 @@
 //! Counters of a rank: bytes sent in steps by axis, and figures of its process and host, which
 //! ranks exchange at evaluations.
 
-use lockstep_comm::{Comm, CommError};
+use crate::learner::Learner;
+use lockstep_comm::{Comm, CommError, Count};
 use lockstep_config::{Isolation, Recipe};
-use lockstep_parallel::{AxisTraffic, Replica};
+use lockstep_parallel::{AxisCounters, Footprint, Replica};
 use lockstep_platform::World;
-use lockstep_telemetry::Event;
+use lockstep_schedule::Algorithm;
+use lockstep_telemetry::{AlgorithmBytes, Event, MemoryByPart};
+use std::hash::{DefaultHasher, Hasher};
 use std::time::Duration;
 
 /// Length of [`Counters`].
-const NUM_COUNTERS: usize = 14;
+const NUM_COUNTERS: usize = 20;
+
+/// Index of the host among them.
+const HOST: usize = 14;
 
 /// Numbers of a rank in an exchange.
 pub(crate) type Counters = [f64; NUM_COUNTERS];
 
-/// Bytes that a rank sends in its steps, by axis.
+/// Number of methods by which bytes are sent: by each algorithm, and as messages.
+const NUM_METHODS: usize = Algorithm::NAMES.len() + 1;
+
+/// Name of the last of them, for collectives have algorithms.
+const MESSAGES: &str = "messages";
+
+/// Bytes by axis, and by algorithm in it.
+type ByAlgorithm = [[u64; NUM_METHODS]; AxisCounters::NAMES.len()];
+
+/// Bytes that a rank sends in its steps, by axis and algorithm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SentBytes {
     /// Counted so far, of all that the replica has sent.
-    counted: [u64; 4],
+    counted: ByAlgorithm,
     /// Sent in steps.
-    in_steps: [u64; 4],
-    /// The part of these that belongs to no finished step yet.
-    unreported: [u64; 4],
+    in_steps: ByAlgorithm,
+    /// The part of these that belongs to no finished step yet, by axis.
+    unreported: [u64; AxisCounters::NAMES.len()],
 }
 
 impl SentBytes {
     /// Counts from now on.
     pub(crate) fn of(replica: &Replica) -> Self {
-        Self { counted: sent_by_axis(replica), ..Self::default() }
+        Self { counted: sent_by_algorithm(replica), ..Self::default() }
     }
 
     /// Counts what was sent since the last call.
     pub(crate) fn count(&mut self, replica: &Replica) {
-        let sent = sent_by_axis(replica);
-        for (axis, sent) in sent.into_iter().enumerate() {
-            let new = sent.saturating_sub(self.counted[axis]);
-            self.in_steps[axis] += new;
-            self.unreported[axis] += new;
+        let sent = sent_by_algorithm(replica);
+        for (axis, sent) in sent.iter().enumerate() {
+            for (method, sent) in sent.iter().enumerate() {
+                let new = sent.saturating_sub(self.counted[axis][method]);
+                self.in_steps[axis][method] += new;
+                self.unreported[axis] += new;
+            }
         }
         self.counted = sent;
     }
 
     /// Leaves out what was sent since the last call, between steps.
     pub(crate) fn skip(&mut self, replica: &Replica) {
-        self.counted = sent_by_axis(replica);
+        self.counted = sent_by_algorithm(replica);
+    }
+
+    /// Bytes sent in steps so far, by axis and algorithm.
+    pub(crate) fn algorithms(&self) -> Vec<AlgorithmBytes> {
+        let names = Algorithm::NAMES.iter().chain([&MESSAGES]);
+        let of_axis = |(axis, bytes): (&&str, &[u64; NUM_METHODS])| {
+            let sent = names.clone().zip(*bytes).filter(|(_, bytes)| *bytes > 0);
+            let axis = (*axis).to_owned();
+            let entry = |(algorithm, bytes): (&&str, u64)| AlgorithmBytes {
+                axis: axis.clone(),
+                algorithm: (*algorithm).to_owned(),
+                bytes,
+            };
+            sent.map(entry).collect::<Vec<_>>()
+        };
+        AxisCounters::NAMES.iter().zip(&self.in_steps).flat_map(of_axis).collect()
     }
 
     /// Bytes of a step that ends now, by axis.
@@ -54,12 +87,20 @@ impl SentBytes {
     }
 }
 
-/// Bytes that a replica has sent so far: data, pipeline, tensor and strategy. What is read or
-/// written in another rank's memory is sent as well.
-fn sent_by_axis(replica: &Replica) -> [u64; 4] {
-    let AxisTraffic { data, pipeline, tensor, strategy } = replica.traffic_by_axis();
-    [data, pipeline, tensor, strategy]
-        .map(|traffic| traffic.sent_bytes + traffic.read_bytes + traffic.written_bytes)
+/// Bytes that a replica has sent so far. What is read or written in another rank's memory is sent
+/// as well.
+fn sent_by_algorithm(replica: &Replica) -> ByAlgorithm {
+    let bytes = |count: Count| {
+        count.traffic.sent_bytes + count.traffic.read_bytes + count.traffic.written_bytes
+    };
+    replica.counters_by_axis().all().map(|counters| {
+        let mut sent = [0; NUM_METHODS];
+        for (sent, (_, count)) in sent.iter_mut().zip(counters.by_algorithm()) {
+            *sent = bytes(count);
+        }
+        sent[NUM_METHODS - 1] = bytes(counters.messages());
+        sent
+    })
 }
 
 /// Counters of this rank, and those of all ranks at the last exchange.
@@ -71,6 +112,8 @@ pub(crate) struct RankCounters {
     measured_at: (Duration, Option<Duration>),
     /// Throttling of the host when the run began.
     throttled_before: Option<u64>,
+    /// Hash of the host's name.
+    host: f64,
     /// Of all ranks.
     gathered: Vec<f64>,
 }
@@ -96,6 +139,7 @@ impl RankCounters {
             num_threads: (threads * ranks_of_process) as f64,
             measured_at: (world.clock().now(), world.host().cpu_time()),
             throttled_before: world.host().throttle_count(),
+            host: host_number(&world.host().name()),
             gathered: vec![0.0; NUM_COUNTERS * recipe.run.workers],
         }
     }
@@ -104,15 +148,21 @@ impl RankCounters {
     pub(crate) fn own(
         &mut self,
         world: &World,
-        replica: &Replica,
+        learner: &Learner,
         totals: &StepTotals,
     ) -> Counters {
-        let host = world.host();
+        let (host, replica) = (world.host(), &learner.replica);
         let known = |value: Option<u64>| value.map_or(f64::NAN, |value| value as f64);
         let memory = replica.accelerator().and_then(|device| device.memory().ok().flatten());
         let busy_share = self.take_busy_share(world).filter(|_| replica.accelerator().is_none());
         let throttled = host.throttle_count().zip(self.throttled_before);
-        let [data, pipeline, tensor, strategy] = self.sent.in_steps.map(|bytes| bytes as f64);
+        let [data, pipeline, tensor, strategy] =
+            self.sent.in_steps.map(|bytes| bytes.iter().sum::<u64>() as f64);
+        let Footprint { weights, gradients, optimizer, activations, buffers } =
+            replica.footprint(&learner.optimizer);
+        let [weights, gradients, optimizer, activations, buffers] =
+            [weights, gradients, optimizer, activations, buffers]
+                .map(|elements| (elements * size_of::<f32>()) as f64);
         [
             totals.wire_bytes as f64,
             totals.restarts as f64,
@@ -128,6 +178,12 @@ impl RankCounters {
             busy_share.unwrap_or(f64::NAN),
             host.clock_hertz().unwrap_or(f64::NAN),
             known(throttled.map(|(now, before)| now.saturating_sub(before))),
+            self.host,
+            weights,
+            gradients,
+            optimizer,
+            activations,
+            buffers,
         ]
     }
 
@@ -154,15 +210,30 @@ impl RankCounters {
 
     /// Visits the events of all ranks, from the last exchange.
     pub(crate) fn visit(&self, step: u64, mut visit: impl FnMut(&Event)) {
+        visit(&Event::AlgorithmBytes { step, bytes: self.sent.algorithms() });
         let (by_rank, _) = self.gathered.as_chunks::<NUM_COUNTERS>();
         for (worker, counters) in by_rank.iter().enumerate() {
-            visit(&event_of(step, worker, counters));
+            let is_there = |other: &Counters| other[HOST].to_bits() == counters[HOST].to_bits();
+            let first_on_host = by_rank.iter().position(is_there);
+            visit(&event_of(step, worker, first_on_host, counters));
         }
     }
 }
 
+/// Number of a host, equal on all of its ranks: a hash of its name that a float can hold.
+fn host_number(name: &str) -> f64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(name.as_bytes());
+    (hasher.finish() >> (u64::BITS - f64::MANTISSA_DIGITS)) as f64
+}
+
 /// Event of a rank's numbers.
-fn event_of(step: u64, worker: usize, counters: &Counters) -> Event {
+fn event_of(
+    step: u64,
+    worker: usize,
+    first_rank_on_host: Option<usize>,
+    counters: &Counters,
+) -> Event {
     let &[
         _,
         restarts,
@@ -178,6 +249,12 @@ fn event_of(step: u64, worker: usize, counters: &Counters) -> Event {
         busy_share,
         clock_hertz,
         throttled,
+        _,
+        weights,
+        gradients,
+        optimizer,
+        activations,
+        buffers,
     ] = counters;
     let [restarts, missed_steps] = [restarts, missed_steps].map(|count| count as u64);
     let [data_bytes, pipeline_bytes, tensor_bytes, strategy_bytes] =
@@ -186,9 +263,12 @@ fn event_of(step: u64, worker: usize, counters: &Counters) -> Event {
         [busy_share, clock_hertz].map(|value| Some(value).filter(|value| !value.is_nan()));
     let [resident_bytes, device_bytes, throttle_count] = [resident, device, throttled]
         .map(|value| Some(value).filter(|value| !value.is_nan()).map(|value| value as u64));
+    let [weights, gradients, optimizer, activations, buffers] =
+        [weights, gradients, optimizer, activations, buffers].map(|bytes| bytes as u64);
     Event::RankCounters {
         step,
         worker,
+        first_rank_on_host,
         restarts,
         missed_steps,
         data_bytes,
@@ -202,5 +282,6 @@ fn event_of(step: u64, worker: usize, counters: &Counters) -> Event {
         busy_share,
         clock_hertz,
         throttle_count,
+        memory: Some(MemoryByPart { weights, gradients, optimizer, activations, buffers }),
     }
 }

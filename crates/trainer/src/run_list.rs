@@ -6,7 +6,7 @@
 //! reason, or the flight records of its ranks. Folders without a recipe are skipped.
 
 use crate::RunFolder;
-use crate::failure_record::{RecordedFailure, read_failure};
+use crate::failure_record::{FailureKind, RecordedFailure, read_failure};
 use crate::run_folder::load_recipe;
 use lockstep_config::Recipe;
 use lockstep_platform::{FileError, FileKind, World};
@@ -108,8 +108,10 @@ fn read_run(path: &Path, world: &World) -> Option<ListedRun> {
     } else {
         match read_failure(path, world) {
             None => RunState::Stopped,
-            Some(RecordedFailure { reason, is_diverged: true }) => RunState::Diverged(reason),
-            Some(RecordedFailure { reason, is_diverged: false }) => RunState::Failed(reason),
+            Some(RecordedFailure { reason, kind: Some(FailureKind::Diverged) }) => {
+                RunState::Diverged(reason)
+            }
+            Some(RecordedFailure { reason, .. }) => RunState::Failed(reason),
         }
     };
     let (steps, loss, validation_loss) = (tail.steps, tail.loss, tail.validation_loss);

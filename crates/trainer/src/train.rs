@@ -256,7 +256,7 @@ fn between_steps<'a, T>(
     evaluate: impl FnOnce(&mut Replica) -> Result<T, TrainError>,
 ) -> Result<T, TrainError> {
     let start = worker.world.clock().now();
-    worker.step_log.pause_traffic_count(&mut worker.learner.replica, worker.comm)?;
+    worker.step_log.pause_traffic_count(&mut worker.learner, worker.comm)?;
     strategy.synchronize(worker, num_steps)?;
     let Learner { replica, optimizer, .. } = &mut worker.learner;
     replica.swap_averages(optimizer)?;

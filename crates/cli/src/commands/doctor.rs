@@ -10,7 +10,7 @@ use crate::output;
 use crate::workers::print_status;
 use lockstep_platform::World;
 use lockstep_trainer::RunFolder;
-use lockstep_trainer::recorded_run::{FlightCall, FlightError, FlightRecord, read_flight_records};
+use lockstep_trainer::flight_record::{FlightCall, FlightError, FlightRecord, read_flight_records};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -267,7 +267,7 @@ fn ranks(list: &[usize]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lockstep_trainer::recorded_run::FlightGroup;
+    use lockstep_trainer::flight_record::FlightGroup;
 
     fn call(number: u64, state: &str) -> FlightCall {
         FlightCall {

@@ -70,6 +70,22 @@ fn a_shaped_link_is_communication_and_tiny_buckets_are_latency() {
 }
 
 #[test]
+fn slow_servers_are_a_symptom_and_bytes_and_memory_are_listed() {
+    let servers = ["run.workers=2", "sync.mode=parameter-server", "sync.servers=2"];
+    let found = explained(&[&servers, &["run.transport=tcp", "emulate.bandwidth=2MB"]]);
+    let symptoms = found["symptoms"].as_array().expect("a list");
+    let slow = symptoms.iter().find(|symptom| symptom["name"] == "saturated_servers");
+    let slow = slow.unwrap_or_else(|| panic!("{symptoms:?}"));
+    assert!(slow["evidence"].as_str().is_some_and(|it| it.contains("a pull takes")), "{slow}");
+    let sent = &found["bytes_by_algorithm"][0];
+    assert_eq!((&sent["axis"], &sent["algorithm"]), (&"strategy".into(), &"messages".into()));
+    assert!(number(&sent["bytes_per_step"]) > 1e5, "{sent}");
+    for part in found["memory"].as_array().expect("a list") {
+        assert_eq!(part["measured_bytes"], part["planned_bytes"], "{part}");
+    }
+}
+
+#[test]
 fn unbalanced_stages_are_a_bubble() {
     let stages = [
         "run.workers=2",
@@ -161,7 +177,8 @@ fn the_report_begins_with_the_verdict_which_train_prints_too() {
     let json = folder.json(&["explain", "run", "--json"]);
     assert_keys(
         &json,
-        "verdict culprit_rank evidence parts what_if next noise_scale critical_batch health causes",
+        "verdict culprit_rank evidence parts what_if next noise_scale critical_batch health causes \
+         symptoms memory bytes_by_algorithm",
     );
     assert_keys(
         &json["parts"],

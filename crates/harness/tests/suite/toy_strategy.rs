@@ -5,7 +5,7 @@
 //! rank, which takes the mean of these and its own.
 
 use crate::step_host::Host;
-use lockstep_comm::{Comm, CommError, Handle, Traffic};
+use lockstep_comm::{Comm, CommError, Counters, Handle, Traffic};
 use lockstep_harness::recipes::LLAMA;
 use lockstep_mesh::Axis;
 use lockstep_optim::{ClipPlan, Optimizer};
@@ -104,8 +104,8 @@ impl Strategy for Pushes {
 
     fn visit(&mut self, _: &StateLayout<'_>, _: &mut dyn FnMut(&str, bool, &mut [f32]) -> bool) {}
 
-    fn traffic(&self) -> Traffic {
-        self.comm.counters().total().traffic
+    fn counters(&self) -> Counters {
+        self.comm.counters()
     }
 
     fn num_elements(&self) -> [usize; 2] {

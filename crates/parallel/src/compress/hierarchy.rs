@@ -5,7 +5,7 @@
 //! and broadcast the result within their groups. So the slow links carry one message per group, and
 //! compression loses nothing within a group.
 
-use lockstep_comm::{Comm, CommError, Traffic};
+use lockstep_comm::{Comm, CommError, Counters};
 use lockstep_mesh::Group;
 
 /// Communicators of the two levels.
@@ -44,12 +44,9 @@ impl Hierarchy {
         self.group.as_ref().is_none_or(|group| group.group_rank() == 0)
     }
 
-    /// Bytes sent by this rank on both levels.
-    pub(super) fn traffic(&self) -> Traffic {
-        let of = |comm: &Comm| comm.counters().total().traffic;
-        crate::traffic::add_traffic(
-            of(&self.leaders),
-            self.group.as_ref().map_or(Traffic::default(), of),
-        )
+    /// Calls of this rank on both levels.
+    pub(super) fn counters(&self) -> Counters {
+        let of_group = self.group.as_ref().map_or_else(Counters::default, Comm::counters);
+        self.leaders.counters().and(&of_group)
     }
 }

@@ -9,7 +9,7 @@ use crate::measurements::Measurements;
 use crate::replica_plan::ReplicaPlan;
 use crate::step_program::{ELEMENT, GradientUse, StepBuilder, StepKind, StepTasks};
 use crate::strategy::{StateLayout, Strategy, StrategyContext, StrategyPlan, StrategyStart};
-use lockstep_comm::{CommError, Traffic};
+use lockstep_comm::{CommError, Counters};
 use lockstep_config::Recipe;
 use lockstep_config::units::Bytes;
 use lockstep_mesh::Axis;
@@ -421,8 +421,8 @@ impl Strategy for Compression {
         }
     }
 
-    fn traffic(&self) -> Traffic {
-        self.hierarchy.traffic()
+    fn counters(&self) -> Counters {
+        self.hierarchy.counters()
     }
 
     fn num_elements(&self) -> [usize; 2] {

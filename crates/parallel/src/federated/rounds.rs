@@ -7,7 +7,7 @@ use crate::step_program::{FederatedStep, RankPlan, StepKind, StepTasks, federate
 use crate::strategy::{
     Passes, StateLayout, StepLoss, Strategy, StrategyContext, StrategyPlan, StrategyStart,
 };
-use lockstep_comm::{CommError, Reduction, Traffic};
+use lockstep_comm::{CommError, Counters, Reduction};
 use lockstep_config::Recipe;
 use lockstep_schedule::step::{Message, MessageKind, Program, TaskOp};
 use lockstep_tensor::Cpu;
@@ -137,8 +137,8 @@ impl Strategy for Federation {
         self.visit_state(visit);
     }
 
-    fn traffic(&self) -> Traffic {
-        self.comm.counters().total().traffic
+    fn counters(&self) -> Counters {
+        self.comm.counters()
     }
 
     /// Clients are simulated, so that their memory is no part of a rank's.

@@ -5,7 +5,7 @@
 //! one that both ends have reached, on any graph, and the exchange cannot deadlock.
 
 use super::Graph;
-use lockstep_comm::{Comm, CommError, Element, Traffic};
+use lockstep_comm::{Comm, CommError, Counters, Element};
 
 /// Elements sent at once; buffers are a few chunks long.
 const CHUNK: usize = 1 << 16;
@@ -126,9 +126,9 @@ impl Mixer {
             .sum())
     }
 
-    /// Bytes sent and received.
-    pub fn traffic(&self) -> Traffic {
-        self.comm.counters().total().traffic
+    /// Calls, and bytes sent and received.
+    pub fn counters(&self) -> Counters {
+        self.comm.counters()
     }
 
     /// Number of elements that a rank will hold for vectors of up to `len` elements.

@@ -31,7 +31,7 @@ use crate::step_program::{ELEMENT, StepBuilder, StepKind, StepTasks};
 use crate::strategy::{StateLayout, Strategy, StrategyContext, StrategyPlan, StrategyStart};
 use crate::u64_as_f32;
 pub use graph::Graph;
-use lockstep_comm::{Comm, CommError, Reduction, Traffic};
+use lockstep_comm::{Comm, CommError, Counters, Reduction};
 use lockstep_config::Recipe;
 use lockstep_mesh::Axis;
 use lockstep_schedule::step::{Contents, Message, MessageKind, Queue, TaskOp};
@@ -336,8 +336,8 @@ impl Strategy for Gossip {
     }
 
     /// Without the global mean.
-    fn traffic(&self) -> Traffic {
-        self.mixer.traffic()
+    fn counters(&self) -> Counters {
+        self.mixer.counters()
     }
 
     fn num_elements(&self) -> [usize; 2] {

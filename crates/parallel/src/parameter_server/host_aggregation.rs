@@ -8,7 +8,7 @@
 use super::client::HostGroup;
 use crate::param_store::ParamStore;
 use crate::replica::Replica;
-use lockstep_comm::{Comm, CommError, Reduction, Traffic};
+use lockstep_comm::{Comm, CommError, Counters, Reduction};
 use std::time::Duration;
 
 impl Replica {
@@ -83,10 +83,9 @@ impl Replica {
         Ok(all)
     }
 
-    /// Bytes that this worker sent in the host group.
-    pub(crate) fn host_traffic(&self) -> Traffic {
-        self.host_group
-            .as_ref()
-            .map_or_else(Traffic::default, |host_group| host_group.comm.counters().total().traffic)
+    /// Calls of this worker in the host group.
+    pub(crate) fn host_counters(&self) -> Counters {
+        let host_group = self.host_group.as_ref();
+        host_group.map_or_else(Counters::default, |host_group| host_group.comm.counters())
     }
 }

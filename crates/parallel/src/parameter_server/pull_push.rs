@@ -11,7 +11,7 @@ use crate::byzantine::ByzantineWorker;
 use crate::compress::CompressionStats;
 use crate::distance::squared_distance;
 use crate::replica::Replica;
-use lockstep_comm::{Comm, CommError, Traffic};
+use lockstep_comm::{Comm, CommError, Counters};
 use lockstep_config::Recipe;
 use lockstep_platform::World;
 use lockstep_schedule::step::ServerCall;
@@ -245,12 +245,11 @@ impl Replica {
             .map_or_else(Vec::new, |client| std::mem::take(&mut client.lost_servers))
     }
 
-    /// Bytes of pulls and pushes of this worker, in both directions: a server sends on behalf of a
-    /// worker.
-    pub(crate) fn client_traffic(&self) -> Traffic {
-        let Some(client) = &self.client else { return Traffic::default() };
-        let traffic = client.comm.counters().total().traffic;
-        Traffic { sent_bytes: traffic.sent_bytes + traffic.received_bytes, ..traffic }
+    /// Pulls and pushes of this worker, with bytes in both directions: a server sends on behalf of
+    /// a worker.
+    pub(crate) fn client_counters(&self) -> Counters {
+        let of_client = self.client.as_ref().map(|client| client.comm.counters());
+        of_client.map_or_else(Counters::default, Counters::with_received_as_sent)
     }
 
     /// Enables compression of pushes.

@@ -123,13 +123,13 @@ impl Findings<'_> {
         causes
     }
 
-    fn share(&self, seconds: f64) -> f64 {
+    pub(super) fn share(&self, seconds: f64) -> f64 {
         let total = self.measured.total();
         if total > 0.0 { seconds / total } else { 0.0 }
     }
 
     /// Whether a time per step is longer than chance makes it on shared cores.
-    fn is_lasting(&self, seconds: f64) -> bool {
+    pub(super) fn is_lasting(&self, seconds: f64) -> bool {
         self.facts.is_accelerated || seconds > TIME_SLICE
     }
 

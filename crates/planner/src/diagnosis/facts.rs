@@ -1,6 +1,7 @@
 //! Facts of a run that its diagnosis needs, as the run folder records them.
 
 use lockstep_config::Recipe;
+use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// Everything that is known about a run. Times are in seconds.
@@ -38,8 +39,49 @@ pub struct RunFacts {
     pub noise: Vec<NoiseFacts>,
     /// Last staleness histogram of each worker: gradients by missed updates.
     pub staleness: BTreeMap<usize, Vec<(u64, u64)>>,
-    /// Error of a run that failed, and whether loss or gradients were not finite.
-    pub failure: Option<(String, bool)>,
+    /// Compressed exchanges in ascending order of steps.
+    pub compression: Vec<CompressionFacts>,
+    /// Rounds of local steps in ascending order.
+    pub rounds: Vec<RoundFacts>,
+    /// Parameter servers, at their last event.
+    pub servers: Option<ServerFacts>,
+    /// First rank on the host of each rank; empty if unknown.
+    pub first_rank_on_host: Vec<usize>,
+    /// Times that the host of each rank was throttled; empty if unknown.
+    pub throttle_counts: Vec<Option<u64>>,
+    /// Bytes that each rank holds of weights, gradients, optimizer state, activations and buffers;
+    /// empty if unknown.
+    pub memory_by_rank: Vec<[u64; 5]>,
+    /// Bytes that rank 0 sends in a step, by axis and algorithm.
+    pub bytes_by_algorithm: Vec<AlgorithmFacts>,
+    /// Restarts of the run before its last attempt.
+    pub restarts: u64,
+    /// Last losses before the run resumed, if it did.
+    pub losses_before_resume: Vec<f64>,
+    /// Error of a run that failed.
+    pub failure: Option<FailureFacts>,
+}
+
+/// How a run failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FailureFacts {
+    /// Error in one line.
+    pub reason: String,
+    /// Kind of the error.
+    pub kind: FailureKind,
+}
+
+/// Failures that a symptom follows from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FailureKind {
+    /// Loss or gradients were not finite.
+    Diverged,
+    /// Replicas that must be equal differed.
+    ReplicasDiffer,
+    /// A device or a process had too little memory.
+    OutOfMemory,
+    /// Any other.
+    Other,
 }
 
 /// A step of rank 0.
@@ -65,6 +107,10 @@ pub struct StepFacts {
     pub is_skipped: bool,
     /// Whether it was skipped for an overflow at the loss scale.
     pub has_overflowed: bool,
+    /// Loss scale, with fp16 products.
+    pub loss_scale: Option<f64>,
+    /// Share of gradients that fp16 rounds to zero at that scale.
+    pub zeroed_fraction: Option<f64>,
 }
 
 /// A rank over all steps: medians, unless stated otherwise.
@@ -89,6 +135,52 @@ pub struct CheckpointFacts {
     pub write: f64,
     /// Bytes that rank 0 wrote.
     pub bytes: u64,
+}
+
+/// Bytes of an algorithm along an axis.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct AlgorithmFacts {
+    /// Axis: `data`, `pipeline`, `tensor` or `strategy`.
+    pub axis: String,
+    /// Algorithm, or `messages`.
+    pub algorithm: String,
+    /// Mean bytes of a step.
+    pub bytes_per_step: f64,
+}
+
+/// A compressed exchange of gradients.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CompressionFacts {
+    /// Number of completed steps.
+    pub step: u64,
+    /// Squared compression error over the squared norm of the input.
+    pub delta: f64,
+    /// Mean norm of the error-feedback residuals.
+    pub residual_norm: f64,
+}
+
+/// A round of local steps, of workers or of clients.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RoundFacts {
+    /// Number of completed steps.
+    pub step: u64,
+    /// Weights, or updates of clients, that were averaged.
+    pub num_averaged: usize,
+    /// Mean squared distance of these from the average.
+    pub drift: f64,
+    /// Squared norm of the update of the round.
+    pub update_norm_squared: f64,
+}
+
+/// Requests to parameter servers.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct ServerFacts {
+    /// Median and 99th percentile of the duration of a pull.
+    pub pull: [f64; 2],
+    /// Median and 99th percentile of the duration of a push.
+    pub push: [f64; 2],
+    /// Load of each server: bytes of rows where these are sparse, else parameters.
+    pub load_by_server: Vec<u64>,
 }
 
 /// Links between ranks that share no memory.

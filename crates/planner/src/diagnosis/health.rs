@@ -1,7 +1,7 @@
 //! Numeric health of a run: overflows, loss spikes, divergence, generalisation gap, staleness, and
 //! signs of silent corruption.
 
-use super::facts::{RunFacts, StepFacts};
+use super::facts::{FailureKind, RunFacts, StepFacts};
 use super::statistics::median_of;
 use serde::Serialize;
 
@@ -111,8 +111,8 @@ impl Health {
 
     fn warnings(&self, facts: &RunFacts) -> Vec<String> {
         let mut found = Vec::new();
-        if let Some((reason, _)) = &facts.failure {
-            found.push(format!("the run failed: {reason}"));
+        if let Some(failure) = &facts.failure {
+            found.push(format!("the run failed: {}", failure.reason));
         }
         if self.diverged {
             found.push(format!(
@@ -178,7 +178,7 @@ fn losses_by_tenth(steps: &[StepFacts]) -> impl Iterator<Item = f64> + '_ {
 /// Whether losses became non-finite or rose by the end.
 fn has_diverged(facts: &RunFacts) -> bool {
     let steps = &facts.steps;
-    if facts.failure.as_ref().is_some_and(|(_, is_diverged)| *is_diverged) {
+    if facts.failure.as_ref().is_some_and(|failure| failure.kind == FailureKind::Diverged) {
         return true;
     }
     let is_infinite = |step: &StepFacts| !step.loss.is_finite() && !step.has_overflowed;
@@ -239,6 +239,8 @@ mod tests {
             waiting: 0.0,
             is_skipped: false,
             has_overflowed: false,
+            loss_scale: None,
+            zeroed_fraction: None,
         }
     }
 

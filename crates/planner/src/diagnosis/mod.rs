@@ -8,15 +8,18 @@
 //! - [`facts`]: what is known about a run; [`measured_step`]: its median step
 //! - `replay`: the step program with measured durations; [`what_if`]: replays with a change
 //! - [`planned_step`]: the step program in time, as planned
+//! - [`memory_part`]: memory by part
 //! - [`slow_rank`]: ranks slower than others with as much work
 //! - [`parts`]: parts of the step; [`causes`]: causes and their thresholds
 //! - [`health`]: numeric health; [`noise_scale`]: gradient noise scale
+//! - [`symptoms`]: known symptoms with their causes and remedies
 //! - [`next_setting`]: the setting to try first; `statistics`: medians
 
 pub mod causes;
 pub mod facts;
 pub mod health;
 pub mod measured_step;
+pub mod memory_part;
 pub mod next_setting;
 pub mod noise_scale;
 pub mod parts;
@@ -24,17 +27,21 @@ pub mod planned_step;
 mod replay;
 pub mod slow_rank;
 mod statistics;
+pub mod symptoms;
 pub mod what_if;
 
 pub use causes::{Cause, Verdict};
 pub use facts::{
-    CheckpointFacts, LinkFacts, NoiseFacts, RankFacts, RunFacts, StepFacts, TaskFacts,
+    AlgorithmFacts, CheckpointFacts, CompressionFacts, FailureFacts, FailureKind, LinkFacts,
+    NoiseFacts, RankFacts, RoundFacts, RunFacts, ServerFacts, StepFacts, TaskFacts,
 };
 pub use health::Health;
 pub use measured_step::RankTime;
+pub use memory_part::MemoryPart;
 pub use next_setting::Next;
 pub use parts::Parts;
 pub use planned_step::{PlannedRank, PlannedSpan, PlannedStep, planned_step};
+pub use symptoms::Symptom;
 pub use what_if::WhatIf;
 
 use crate::calibration::machine::Machine;
@@ -70,6 +77,10 @@ pub struct Diagnosis {
     pub predicted_peak_bytes: Option<u64>,
     /// Parts of the step in the mean over ranks.
     pub parts: Parts,
+    /// Memory of the fullest rank by part, beside the plan.
+    pub memory: Vec<MemoryPart>,
+    /// Bytes that rank 0 sends in a step, by axis and algorithm.
+    pub bytes_by_algorithm: Vec<AlgorithmFacts>,
     /// Parts of the step by rank.
     pub ranks: Vec<RankTime>,
     /// All causes, the largest first.
@@ -84,6 +95,8 @@ pub struct Diagnosis {
     pub critical_batch: Option<u64>,
     /// Numeric health.
     pub health: Health,
+    /// Known symptoms of the run.
+    pub symptoms: Vec<Symptom>,
 }
 
 /// Diagnoses a run; `machine` is the calibration of the machine that it ran on. `None` for a run
@@ -103,6 +116,7 @@ pub fn diagnose(facts: &RunFacts, machine: Option<&Machine>) -> Option<Diagnosis
     let health = Health::of(facts);
     let next = next_setting::choose(&findings, &what_ifs, &causes[0], &health);
     let noise_scale = noise_scale::noise_scale(&facts.noise);
+    let symptoms = symptoms::symptoms(&findings, &causes, &health, noise_scale);
     Some(Diagnosis {
         verdict: causes[0].verdict,
         culprit_rank: causes[0].culprit_rank,
@@ -112,6 +126,8 @@ pub fn diagnose(facts: &RunFacts, machine: Option<&Machine>) -> Option<Diagnosis
         predicted_step_seconds: facts.predicted_step_seconds,
         peak_bytes: facts.peak_bytes.map(|[measured, _]| measured),
         predicted_peak_bytes: facts.peak_bytes.map(|[_, predicted]| predicted),
+        memory: memory_part::memory_parts(facts),
+        bytes_by_algorithm: facts.bytes_by_algorithm.clone(),
         parts,
         ranks: measured.ranks.clone(),
         causes,
@@ -120,6 +136,7 @@ pub fn diagnose(facts: &RunFacts, machine: Option<&Machine>) -> Option<Diagnosis
         noise_scale,
         critical_batch: noise_scale.map(|scale| scale.ceil().max(1.0) as u64),
         health,
+        symptoms,
     })
 }
 

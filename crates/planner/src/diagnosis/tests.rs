@@ -10,13 +10,13 @@ fn recipe(sets: &[&str]) -> Recipe {
     resolve(&Sources { sets, preset, ..Sources::default() }).unwrap()
 }
 
-fn rank(compute: f64, waiting: f64, exposed: f64) -> RankFacts {
+pub(super) fn rank(compute: f64, waiting: f64, exposed: f64) -> RankFacts {
     let quartiles = [compute * 0.99, compute, compute * 1.01];
     RankFacts { compute: quartiles, data: 0.0, exposed, waiting }
 }
 
 /// A run of 40 steps of this duration on these ranks.
-fn facts(sets: &[&str], seconds: f64, ranks: Vec<RankFacts>) -> RunFacts {
+pub(super) fn facts(sets: &[&str], seconds: f64, ranks: Vec<RankFacts>) -> RunFacts {
     let step = |step: u64| StepFacts {
         step,
         loss: 5.0 - 0.01 * step as f64,
@@ -28,6 +28,8 @@ fn facts(sets: &[&str], seconds: f64, ranks: Vec<RankFacts>) -> RunFacts {
         waiting: ranks[0].waiting,
         is_skipped: false,
         has_overflowed: false,
+        loss_scale: None,
+        zeroed_fraction: None,
     };
     RunFacts {
         recipe: recipe(sets),
@@ -45,12 +47,21 @@ fn facts(sets: &[&str], seconds: f64, ranks: Vec<RankFacts>) -> RunFacts {
         peak_flops_per_second: None,
         noise: Vec::new(),
         staleness: BTreeMap::new(),
+        compression: Vec::new(),
+        rounds: Vec::new(),
+        servers: None,
+        first_rank_on_host: Vec::new(),
+        throttle_counts: Vec::new(),
+        memory_by_rank: Vec::new(),
+        bytes_by_algorithm: Vec::new(),
+        restarts: 0,
+        losses_before_resume: Vec::new(),
         failure: None,
         ranks,
     }
 }
 
-fn diagnosed(facts: &RunFacts) -> Diagnosis {
+pub(super) fn diagnosed(facts: &RunFacts) -> Diagnosis {
     let found = diagnose(facts, None).expect("the run has steps");
     let sum = found.parts.total();
     let total = found.step_seconds + found.parts.checkpoint_seconds;

@@ -2,8 +2,8 @@
 //!
 //! Tasks of one queue run in program order and queues run side by side; a task starts when the
 //! tasks that it waits for are done. A collective starts when all ranks of its group have reached
-//! it and ends on all of them together, unless its messages are simulated ([`play_with`]). A message
-//! is received once it was sent.
+//! it and ends on all of them together, unless its messages are simulated ([`play_with`]). A
+//! message is received once it was sent.
 //!
 //! Ranks with equal programs need not all be played: a rank that is not played is never waited
 //! for, so one rank can stand for many.

@@ -2,6 +2,7 @@
 
 use super::{StepLog, total_wire_bytes};
 use crate::evaluate::Evaluation;
+use crate::learner::Learner;
 use crate::rank_counters::StepTotals;
 use crate::summary;
 use crate::task_evaluation::TaskEvaluation;
@@ -15,9 +16,10 @@ impl StepLog {
     /// all ranks. Collective.
     pub fn pause_traffic_count(
         &mut self,
-        replica: &mut Replica,
+        learner: &mut Learner,
         comm: &Comm,
     ) -> Result<(), CommError> {
+        let replica = &mut learner.replica;
         replica.settle()?;
         self.total_wire_bytes += total_wire_bytes(replica) - self.count_start;
         self.counters.sent.count(replica);
@@ -29,7 +31,7 @@ impl StepLog {
             exposed_seconds: sum(&self.exposed_seconds),
             straggler_wait_seconds: sum(&self.straggler_wait_seconds),
         };
-        let own = self.counters.own(&self.world, replica, &totals);
+        let own = self.counters.own(&self.world, learner, &totals);
         self.counters.exchange(&own, comm)
     }
 

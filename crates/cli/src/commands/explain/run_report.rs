@@ -2,7 +2,7 @@
 
 use crate::quantity::digits;
 use lockstep_config::units::{Bytes, Seconds};
-use lockstep_planner::diagnosis::{Diagnosis, RankTime};
+use lockstep_planner::diagnosis::{AlgorithmFacts, Diagnosis, MemoryPart, RankTime};
 use lockstep_planner::recipe::layout_from_recipe;
 use lockstep_trainer::recorded_run::RecordedRun;
 use serde::Serialize;
@@ -50,6 +50,12 @@ pub(super) fn render(report: &RunReport<'_>) -> String {
     for warning in &diagnosis.health.warnings {
         line("health", warning);
     }
+    // Symptoms that neither the verdict nor the health says.
+    for symptom in diagnosis.symptoms.iter().filter(|symptom| !symptom.is_reported) {
+        line("symptom", &symptom.evidence);
+        line("", &format!("cause: {}", symptom.cause));
+        line("", &format!("try: {}", symptom.remedy));
+    }
     line("run", &format!("{}: {} steps, {}", report.run_dir, diagnosis.steps, report.layout));
     line("step", &render_step(diagnosis));
     if let Some(scale) = diagnosis.noise_scale {
@@ -62,6 +68,8 @@ pub(super) fn render(report: &RunReport<'_>) -> String {
     text.push('\n');
     text += &render_parts(diagnosis);
     text += &render_ranks(&diagnosis.ranks);
+    text += &render_memory(&diagnosis.memory);
+    text += &render_bytes(&diagnosis.bytes_by_algorithm);
     text += &render_what_ifs(diagnosis);
     text += &render_next(diagnosis);
     text
@@ -126,6 +134,32 @@ fn render_ranks(ranks: &[RankTime]) -> String {
     }
     if ranks.len() > MAX_RANKS {
         let _ = writeln!(text, "({} more ranks: --json has all)", ranks.len() - MAX_RANKS);
+    }
+    text
+}
+
+/// Memory by part, measured beside planned.
+fn render_memory(parts: &[MemoryPart]) -> String {
+    let Some(first) = parts.first() else { return String::new() };
+    let title = format!("memory of rank {}", first.rank);
+    let mut text = format!("\n{title:<22}{:>12}{:>12}\n", "measured", "planned");
+    for part in parts.iter().filter(|part| part.measured_bytes + part.planned_bytes > 0) {
+        let [measured, planned] =
+            [part.measured_bytes, part.planned_bytes].map(|bytes| Bytes(bytes).to_string());
+        let _ = writeln!(text, "{:<22}{measured:>12}{planned:>12}", part.part);
+    }
+    text
+}
+
+/// Bytes that rank 0 sends in a step.
+fn render_bytes(sent: &[AlgorithmFacts]) -> String {
+    if sent.is_empty() {
+        return String::new();
+    }
+    let mut text = format!("\n{:<12}{:<16}{:>14}\n", "axis", "algorithm", "sent per step");
+    for AlgorithmFacts { axis, algorithm, bytes_per_step } in sent {
+        let bytes = Bytes(bytes_per_step.round() as u64).to_string();
+        let _ = writeln!(text, "{axis:<12}{algorithm:<16}{bytes:>14}");
     }
     text
 }

@@ -1,0 +1,805 @@
+//! Known symptoms of a run, each with its evidence, its cause and what to do about it.
+//!
+//! Verdicts say where the time of a step went. Symptoms are wider: wrong numbers, a batch that is
+//! too large to pay, checkpoints too often for the failures that occur. Each is one rule that reads
+//! the facts and gives evidence, or nothing. A rule that lacks its measurements gives nothing.
+//!
+//! Routing of experts has no rule: the engine trains none.
+
+use super::causes::{Cause, Findings, UNBALANCED, Verdict};
+use super::facts::{FailureKind, RankFacts, RunFacts, StepFacts};
+use super::health::{Health, SCALE_SEARCH_STEPS, SPIKE_DEVIATIONS, SPIKE_RISE};
+use super::slow_rank::work_by_rank;
+use super::statistics::median_of;
+use crate::stability;
+use lockstep_config::OptimName;
+use lockstep_config::interval::young;
+use lockstep_config::units::Seconds;
+use lockstep_parallel::slow_rank::SLOW_FACTOR;
+use serde::Serialize;
+use std::ops::Range;
+
+/// Share of exposed communication from which another division into buckets may pay. Below a
+/// twentieth of the step the gain is within the error of a replay.
+pub const EXPOSED: f64 = 0.05;
+/// Share of the probed bandwidth that calls should reach: NCCL's tests reach 80 to 90 % of the
+/// peak of a healthy fabric.
+pub const BANDWIDTH_REACHED: f64 = 0.8;
+/// Share of gradients that fp16 may round to zero. Below it a loss scale has done its work
+/// (Micikevicius et al. 2018, section 3.2, lost 5 % of the exponent range without one).
+pub const ZEROED: f64 = 0.05;
+/// Steps on either side of a change of the loss scale whose gradient norms are compared.
+const STEPS_AROUND_CHANGE: usize = 4;
+/// Relative error within which the gradient norm follows the loss scale: norms of single steps
+/// differ by some tens of percent, a loss scale changes by a factor of two.
+const FOLLOWS: f64 = 0.3;
+/// Growth of the residuals of error feedback in the second half of a run: residuals of a
+/// contraction stay bounded (Karimireddy et al. 2019, lemma 3).
+pub const RESIDUAL_GROWTH: f64 = 2.0;
+/// Fewest compressed exchanges or rounds from which a trend is read.
+const FEWEST: usize = 8;
+/// Margin over the drift that independent noise explains.
+pub const DRIFT_MARGIN: f64 = 1.5;
+/// Share of a step in waits for servers from which they limit it.
+pub const SERVER_SHARE: f64 = 0.2;
+/// Factor between the interval of checkpoints and the best one from which it matters: at three
+/// times or a third of it the expected loss is 5/3 of the least.
+pub const INTERVAL_FACTOR: f64 = 3.0;
+/// Loss of time to checkpoints and repeated steps that is worth a word.
+pub const CHECKPOINT_LOSS: f64 = 0.01;
+/// Error of a forecast of the step that says that the machine is not the calibrated one.
+pub const STEP_ERROR: f64 = 0.15;
+/// Error of a forecast of memory.
+pub const MEMORY_ERROR: f64 = 0.05;
+/// Peak from which memory is forecast well: what a process holds besides differs by some MiB.
+const LEAST_PEAK: u64 = 50 << 20;
+
+/// A symptom of a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Symptom {
+    /// Name for programs, such as `slow_rank`.
+    pub name: &'static str,
+    /// Measurement that shows it.
+    pub evidence: String,
+    /// Usual cause.
+    pub cause: &'static str,
+    /// What to do.
+    pub remedy: &'static str,
+    /// Whether a cause of the step time says so as well.
+    #[serde(skip)]
+    pub is_reported: bool,
+}
+
+/// What rules read.
+struct Measured<'a> {
+    facts: &'a RunFacts,
+    findings: &'a Findings<'a>,
+    causes: &'a [Cause],
+    health: &'a Health,
+    noise_scale: Option<f64>,
+}
+
+struct Rule {
+    name: &'static str,
+    check: fn(&Measured<'_>) -> Option<String>,
+    cause: &'static str,
+    remedy: &'static str,
+    /// Causes of the step time that say the same.
+    verdicts: &'static [Verdict],
+}
+
+/// All rules, in the order of the report.
+const RULES: [Rule; 18] = [
+    Rule {
+        name: "slow_rank",
+        check: slow_rank,
+        cause: "one rank computes longer while the others wait: heat, other processes, an older \
+                device",
+        remedy: "look at its host; sync.stragglers=shares gives it less work until then",
+        verdicts: &[Verdict::Straggler],
+    },
+    Rule {
+        name: "slow_host",
+        check: slow_host,
+        cause: "all ranks of a host are slow: its power, its cooling or a neighbour on it",
+        remedy: "start the run without this host",
+        verdicts: &[],
+    },
+    Rule {
+        name: "exposed_communication",
+        check: exposed_communication,
+        cause: "gradients are exchanged too late, or in too small or too large buckets",
+        remedy: "parallel.overlap=true, and parallel.bucket_bytes=0 for measured buckets",
+        verdicts: &[Verdict::Communication, Verdict::Latency],
+    },
+    Rule {
+        name: "low_bandwidth",
+        check: low_bandwidth,
+        cause: "calls are slower than the probed links: other traffic, or an algorithm that does \
+                not fit the topology",
+        remedy: "lockstep bench comm on the same hosts; parallel.collectives names another algorithm",
+        verdicts: &[],
+    },
+    Rule {
+        name: "non_finite",
+        check: non_finite,
+        cause: "one rank overflowed, and the reduction spread it to all",
+        remedy: "optim.clip, a lower optim.lr, or precision.compute=bf16",
+        verdicts: &[],
+    },
+    Rule {
+        name: "fp16_underflow",
+        check: fp16_underflow,
+        cause: "the loss scale is too low: fp16 rounds small gradients to zero",
+        remedy: "a higher precision.loss_scale, or precision.compute=bf16",
+        verdicts: &[],
+    },
+    Rule {
+        name: "scaled_gradients",
+        check: scaled_gradients,
+        cause: "gradients are not divided by the loss scale before the update",
+        remedy: "divide them before clipping and the optimizer",
+        verdicts: &[],
+    },
+    Rule {
+        name: "asynchronous_oscillation",
+        check: asynchronous_oscillation,
+        cause: "gradients are too old for the learning rate",
+        remedy: "a lower optim.lr or momentum, or a smaller bound of staleness",
+        verdicts: &[],
+    },
+    Rule {
+        name: "growing_residuals",
+        check: growing_residuals,
+        cause: "compression loses more than error feedback returns",
+        remedy: "a larger compress.ratio, compress.bits or compress.rank, or compress.warmup_steps",
+        verdicts: &[],
+    },
+    Rule {
+        name: "batch_above_critical",
+        check: batch_above_critical,
+        cause: "the batch is larger than the gradient noise needs",
+        remedy: "a smaller train.batch, or a higher learning rate with warm-up",
+        verdicts: &[],
+    },
+    Rule {
+        name: "local_steps_drift",
+        check: local_steps_drift,
+        cause: "workers move apart further than chance explains: their data or speeds differ, or \
+                they take too many local steps",
+        remedy: "fewer local steps (sync.local_steps), or data that is shuffled over the workers",
+        verdicts: &[],
+    },
+    Rule {
+        name: "idle_pipeline",
+        check: idle_pipeline,
+        cause: "too few micro-batches, or stages of different duration",
+        remedy: "smaller micro-batches, equal stages, or another parallel.schedule",
+        verdicts: &[Verdict::Bubble],
+    },
+    Rule {
+        name: "out_of_memory",
+        check: out_of_memory,
+        cause: "activations of all micro-batches in flight, or states that every rank holds",
+        remedy: "parallel.recompute=auto, train.microbatch=auto, a higher parallel.zero; lockstep \
+                 inspect shows memory by part",
+        verdicts: &[],
+    },
+    Rule {
+        name: "saturated_servers",
+        check: saturated_servers,
+        cause: "servers answer too slowly for the number of workers, or one has most of the load",
+        remedy: "more servers (sync.servers), or sync.mode=all-reduce for dense gradients",
+        verdicts: &[],
+    },
+    Rule {
+        name: "replicas_differ",
+        check: replicas_differ,
+        cause: "a fault of memory or a processor: equal replicas have equal bits here",
+        remedy: "test the host of that worker; lockstep compare finds the first different step",
+        verdicts: &[],
+    },
+    Rule {
+        name: "loss_jump_at_resume",
+        check: loss_jump_at_resume,
+        cause: "optimizer state, random numbers or the position in the data were not restored",
+        remedy: "resume with the recipe of the checkpoint; lockstep compare with the run before",
+        verdicts: &[],
+    },
+    Rule {
+        name: "checkpoint_interval",
+        check: checkpoint_interval,
+        cause: "the interval of checkpoints does not fit the failures of the run",
+        remedy: "checkpoint.interval=auto computes it from the measured stall and failures",
+        verdicts: &[],
+    },
+    Rule {
+        name: "wrong_forecast",
+        check: wrong_forecast,
+        cause: "the machine is not as it was calibrated, or other processes use it",
+        remedy: "lockstep plan calibrate",
+        verdicts: &[],
+    },
+];
+
+/// Symptoms of a run, in the order of the rules.
+pub(super) fn symptoms(
+    findings: &Findings<'_>,
+    causes: &[Cause],
+    health: &Health,
+    noise_scale: Option<f64>,
+) -> Vec<Symptom> {
+    let run = Measured { facts: findings.facts, findings, causes, health, noise_scale };
+    let found = RULES.iter().filter_map(|rule| {
+        let &Rule { name, check, cause, remedy, verdicts } = rule;
+        let is_reported = causes.iter().any(|cause| verdicts.contains(&cause.verdict));
+        Some(Symptom { name, evidence: check(&run)?, cause, remedy, is_reported })
+    });
+    found.collect()
+}
+
+/// Evidence of the cause with a verdict.
+fn evidence_of(run: &Measured<'_>, verdict: Verdict) -> Option<String> {
+    let cause = run.causes.iter().find(|cause| cause.verdict == verdict)?;
+    cause.evidence.first().cloned()
+}
+
+fn slow_rank(run: &Measured<'_>) -> Option<String> {
+    let evidence = evidence_of(run, Verdict::Straggler)?;
+    let slow = run.findings.slow.and_then(|slow| *run.facts.throttle_counts.get(slow.rank)?);
+    Some(match slow.filter(|count| *count > 0) {
+        Some(count) => format!("{evidence}; its host was throttled {count} times"),
+        None => evidence,
+    })
+}
+
+fn slow_host(run: &Measured<'_>) -> Option<String> {
+    let RunFacts { ranks, first_rank_on_host: hosts, recipe, .. } = run.facts;
+    if hosts.len() != ranks.len() || run.facts.is_accelerated {
+        return None;
+    }
+    let work = work_by_rank(recipe);
+    let pace = |(rank, work): (&RankFacts, &f64)| rank.compute[1] / work;
+    let paces: Vec<f64> = ranks.iter().zip(&work).map(pace).collect();
+    let of_host = |host: usize| {
+        let on_host = paces.iter().zip(hosts).filter(move |(_, of)| **of == host);
+        on_host.map(|(pace, _)| *pace).collect::<Vec<f64>>()
+    };
+    let others_of = |host: usize| {
+        let elsewhere = paces.iter().zip(hosts).filter(move |(_, of)| **of != host);
+        elsewhere.map(|(pace, _)| *pace).collect::<Vec<f64>>()
+    };
+    let mut names = hosts.clone();
+    names.sort_unstable();
+    names.dedup();
+    let is_slow = |host: &usize| {
+        let (own, others) = (of_host(*host), others_of(*host));
+        let fastest = own.iter().copied().fold(f64::INFINITY, f64::min);
+        let usual = median_of(&others, |pace| *pace);
+        (own.len() > 1 && others.len() > 1 && fastest > SLOW_FACTOR * usual)
+            .then(|| (*host, own.len(), fastest / usual))
+    };
+    let (host, num_ranks, factor) = names.iter().find_map(is_slow)?;
+    Some(format!(
+        "all {num_ranks} ranks on the host of rank {host} compute at least {factor:.2} times as \
+         long as the ranks of other hosts"
+    ))
+}
+
+fn exposed_communication(run: &Measured<'_>) -> Option<String> {
+    let exposed = run.findings.parts.exposed_communication_seconds;
+    let share = run.findings.share(exposed);
+    let is_cause = share >= EXPOSED && run.findings.is_lasting(exposed);
+    let bucket = run.facts.bucket_len.filter(|len| *len > 0);
+    is_cause.then(|| {
+        let buckets =
+            bucket.map_or_else(String::new, |len| format!(", buckets of {len} gradients"));
+        format!("communication is exposed for {:.1} % of the step{buckets}", 100.0 * share)
+    })
+}
+
+fn low_bandwidth(run: &Measured<'_>) -> Option<String> {
+    let (replay, links) = (run.findings.replay?, run.facts.links?);
+    let exposed = run.findings.parts.exposed_communication_seconds;
+    let is_exposed = run.findings.share(exposed) >= EXPOSED && run.findings.is_lasting(exposed);
+    let reached = 1.0 / replay.factor;
+    (is_exposed && replay.factor > 0.0 && reached < BANDWIDTH_REACHED).then(|| {
+        format!(
+            "calls reach {:.0} % of what the probed links ({}, {:.3} MB/s) would allow",
+            100.0 * reached,
+            Seconds(links.latency),
+            links.bandwidth / 1e6
+        )
+    })
+}
+
+fn non_finite(run: &Measured<'_>) -> Option<String> {
+    let steps = &run.facts.steps;
+    let of_loss = steps.iter().find(|step| !step.loss.is_finite());
+    if let Some(step) = of_loss {
+        return Some(format!("the loss of step {} is not finite, on every rank", step.step));
+    }
+    let failure = run.facts.failure.as_ref();
+    let failure = failure.filter(|failure| failure.kind == FailureKind::Diverged)?;
+    Some(failure.reason.clone())
+}
+
+fn fp16_underflow(run: &Measured<'_>) -> Option<String> {
+    let settled: Vec<&StepFacts> =
+        run.facts.steps.iter().filter(|step| step.step > SCALE_SEARCH_STEPS).collect();
+    let with_scale: Vec<f64> =
+        settled.iter().filter_map(|step| step.loss_scale.and(step.zeroed_fraction)).collect();
+    let share = median_of(&with_scale, |share| *share);
+    (share > ZEROED).then(|| {
+        format!("fp16 rounds {:.0} % of the gradients to zero at the loss scale", 100.0 * share)
+    })
+}
+
+/// Changes of the loss scale by which the gradient norm changes as well.
+fn scaled_gradients(run: &Measured<'_>) -> Option<String> {
+    let is_taken = |step: &&StepFacts| !step.is_skipped && step.grad_norm.is_finite();
+    let steps: Vec<&StepFacts> = run.facts.steps.iter().filter(is_taken).collect();
+    let scales: Vec<f64> = steps.iter().map(|step| step.loss_scale.unwrap_or(0.0)).collect();
+    let mut changes = 0;
+    let mut followed = 0;
+    for at in STEPS_AROUND_CHANGE..steps.len().saturating_sub(STEPS_AROUND_CHANGE - 1) {
+        let [before, after] = [at - STEPS_AROUND_CHANGE..at, at..at + STEPS_AROUND_CHANGE];
+        let is_level = |range: &Range<usize>| {
+            scales[range.clone()]
+                .iter()
+                .all(|scale| scale.to_bits() == scales[range.start].to_bits())
+        };
+        let factor = scales[at] / scales[at - 1];
+        let is_change = factor.is_finite() && factor > 0.0 && (factor - 1.0).abs() > FOLLOWS;
+        if !is_change || !is_level(&before) || !is_level(&after) {
+            continue;
+        }
+        let norm = |range: Range<usize>| median_of(&steps[range], |step| step.grad_norm);
+        let ratio = norm(after) / norm(before).max(f64::MIN_POSITIVE);
+        changes += 1;
+        followed += u32::from((ratio / factor - 1.0).abs() < FOLLOWS);
+    }
+    (changes >= 2 && followed == changes)
+        .then(|| format!("the gradient norm followed all {changes} changes of the loss scale"))
+}
+
+fn asynchronous_oscillation(run: &Measured<'_>) -> Option<String> {
+    let mut counts: Vec<(u64, u64)> = run.facts.staleness.values().flatten().copied().collect();
+    counts.sort_unstable();
+    let all: u64 = counts.iter().map(|(_, count)| count).sum();
+    let mut before = 0;
+    let reaches = |(_, count): &&(u64, u64)| {
+        before += count;
+        before as f64 >= 0.99 * all as f64
+    };
+    let stale = counts.iter().find(reaches)?.0;
+    let is_unstable = run.health.diverged || run.health.loss_spikes.len() > 2;
+    if stale == 0 || !is_unstable {
+        return None;
+    }
+    let optim = &run.facts.recipe.optim;
+    let momentum = if optim.name == OptimName::Sgd { 0.0 } else { optim.momentum };
+    let delay = u32::try_from(stale).ok()?;
+    let factor = stability::limit(0, momentum) / stability::limit(delay, momentum);
+    Some(format!(
+        "the loss is unstable, and a hundredth of the gradients miss {stale} or more updates, with \
+         which descent diverges at a learning rate {factor:.1} times lower than without"
+    ))
+}
+
+/// Medians of the second and of the last quarter of a series.
+fn quarters<T>(items: &[T], number: impl Fn(&T) -> f64 + Copy) -> [f64; 2] {
+    let quarter = items.len() / 4;
+    [&items[quarter..2 * quarter], &items[items.len() - quarter..]]
+        .map(|items| median_of(items, number))
+}
+
+fn growing_residuals(run: &Measured<'_>) -> Option<String> {
+    let exchanges = &run.facts.compression;
+    if exchanges.len() < FEWEST {
+        return None;
+    }
+    let [early, late] = quarters(exchanges, |at| at.residual_norm);
+    let delta = median_of(exchanges, |at| at.delta);
+    (early > 0.0 && late > RESIDUAL_GROWTH * early).then(|| {
+        format!(
+            "residuals grew from {early:.3} to {late:.3}; an exchange loses {:.0} % of the squared \
+             norm",
+            100.0 * delta
+        )
+    })
+}
+
+fn batch_above_critical(run: &Measured<'_>) -> Option<String> {
+    let scale = run.noise_scale?;
+    let batch = run.facts.recipe.train.batch;
+    (batch as f64 > scale.max(1.0)).then(|| {
+        format!(
+            "a batch of {batch} sequences, where the measured noise scale is {scale:.1}: more \
+             sequences hardly save steps"
+        )
+    })
+}
+
+/// Independent noise of equal workers moves each of `n` as far from their average as the average
+/// itself times `n - 1`, in squares: the average has a `1/n` of the variance of each.
+fn local_steps_drift(run: &Measured<'_>) -> Option<String> {
+    let rounds = &run.facts.rounds;
+    if rounds.len() < FEWEST {
+        return None;
+    }
+    let ratio = |round: &super::RoundFacts| {
+        let explained = round.num_averaged.saturating_sub(1).max(1) as f64;
+        round.drift / (explained * round.update_norm_squared)
+    };
+    let [early, late] = quarters(rounds, ratio);
+    (late > DRIFT_MARGIN && late > early).then(|| {
+        format!(
+            "the squared distance of workers from their average is {late:.1} times what \
+             independent noise explains, {early:.1} times early in the run"
+        )
+    })
+}
+
+fn idle_pipeline(run: &Measured<'_>) -> Option<String> {
+    evidence_of(run, Verdict::Bubble)
+}
+
+fn out_of_memory(run: &Measured<'_>) -> Option<String> {
+    let failure = run.facts.failure.as_ref()?;
+    // No message of a killed process says why; the log of its kernel does.
+    let is_killed = failure.reason.contains("SIGKILL");
+    match failure.kind {
+        FailureKind::OutOfMemory => Some(failure.reason.clone()),
+        FailureKind::Other if is_killed => Some(format!(
+            "{}, as the kernel does when memory runs out (see dmesg on its host)",
+            failure.reason
+        )),
+        _ => None,
+    }
+}
+
+fn saturated_servers(run: &Measured<'_>) -> Option<String> {
+    let servers = run.facts.servers.as_ref()?;
+    let waits = run.findings.parts.exposed_communication_seconds;
+    let share = run.findings.share(waits);
+    if share < SERVER_SHARE || !run.findings.is_lasting(waits) {
+        return None;
+    }
+    let [pull, push] = [servers.pull, servers.push]
+        .map(|[half, most]| format!("{} in the median and up to {}", Seconds(half), Seconds(most)));
+    let mut evidence = format!(
+        "workers wait {:.0} % of the step for servers: a pull takes {pull}, a push {push}",
+        100.0 * share
+    );
+    let load = &servers.load_by_server;
+    let mean = load.iter().sum::<u64>() as f64 / load.len().max(1) as f64;
+    let most = load.iter().enumerate().max_by_key(|(_, load)| **load);
+    if let Some((server, most)) = most.filter(|(_, most)| **most as f64 > UNBALANCED * mean) {
+        let factor = *most as f64 / mean;
+        evidence = format!("{evidence}; server {server} has {factor:.1} times the mean load");
+    }
+    Some(evidence)
+}
+
+fn replicas_differ(run: &Measured<'_>) -> Option<String> {
+    let failure = run.facts.failure.as_ref()?;
+    (failure.kind == FailureKind::ReplicasDiffer).then(|| failure.reason.clone())
+}
+
+fn loss_jump_at_resume(run: &Measured<'_>) -> Option<String> {
+    let (before, steps) = (&run.facts.losses_before_resume, &run.facts.steps);
+    if before.len() < FEWEST || steps.len() < 2 {
+        return None;
+    }
+    let usual = median_of(before, |loss| *loss);
+    let deviation = median_of(before, |loss| (loss - usual).abs());
+    let first = &steps[..steps.len().min(STEPS_AROUND_CHANGE)];
+    let after = median_of(first, |step| step.loss);
+    let rise = after - usual;
+    let is_jump = rise > SPIKE_DEVIATIONS * deviation && rise > SPIKE_RISE * usual.abs();
+    is_jump.then(|| {
+        let step = first[0].step;
+        format!("the loss was {usual:.3} before the run resumed and {after:.3} from step {step} on")
+    })
+}
+
+/// Compares the interval with Young's, for the failures that the run had.
+fn checkpoint_interval(run: &Measured<'_>) -> Option<String> {
+    let RunFacts { checkpoints, steps, restarts, .. } = run.facts;
+    if *restarts == 0 || checkpoints.is_empty() || steps.is_empty() {
+        return None;
+    }
+    let stall = median_of(checkpoints, |at| at.stall);
+    let run_seconds = run.findings.measured.total() * steps.len() as f64;
+    let mtbf = run_seconds / *restarts as f64;
+    let interval = run_seconds / checkpoints.len() as f64;
+    let best = young(stall, mtbf);
+    let loss = |interval: f64| stall / interval + interval / (2.0 * mtbf);
+    let factor = (interval / best).max(best / interval);
+    (factor > INTERVAL_FACTOR && loss(interval) - loss(best) > CHECKPOINT_LOSS).then(|| {
+        format!(
+            "a checkpoint every {} with a failure every {}: {} would lose {:.1} % of the time \
+             instead of {:.1} %",
+            Seconds(interval),
+            Seconds(mtbf),
+            Seconds(best),
+            100.0 * loss(best),
+            100.0 * loss(interval)
+        )
+    })
+}
+
+fn wrong_forecast(run: &Measured<'_>) -> Option<String> {
+    let measured = run.findings.measured.seconds;
+    let step = run.facts.predicted_step_seconds.map(|predicted| predicted / measured - 1.0);
+    let peak = run.facts.peak_bytes.filter(|[measured, _]| *measured > LEAST_PEAK);
+    let memory = peak.map(|[measured, predicted]| predicted as f64 / measured as f64 - 1.0);
+    let of =
+        |what: &str, error: f64| format!("the forecast of {what} is {:+.0} % off", 100.0 * error);
+    let step = step.filter(|error| error.abs() > STEP_ERROR).map(|error| of("the step", error));
+    let memory = memory.filter(|error| error.abs() > MEMORY_ERROR).map(|error| of("memory", error));
+    let found: Vec<String> = step.into_iter().chain(memory).collect();
+    (!found.is_empty()).then(|| found.join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{diagnosed, facts, rank};
+    use super::super::{
+        CheckpointFacts, CompressionFacts, FailureFacts, LinkFacts, NoiseFacts, RoundFacts,
+        ServerFacts,
+    };
+    use super::*;
+
+    /// A sound run of 40 steps of 0.11 s on two workers, changed.
+    fn run(sets: &[&str], change: impl FnOnce(&mut RunFacts)) -> RunFacts {
+        let sets = [&["run.workers=2"][..], sets].concat();
+        let mut run = facts(&sets, 0.11, vec![rank(0.1, 0.002, 0.003), rank(0.1, 0.002, 0.003)]);
+        change(&mut run);
+        run
+    }
+
+    fn names(run: &RunFacts) -> Vec<&'static str> {
+        diagnosed(run).symptoms.into_iter().map(|symptom| symptom.name).collect()
+    }
+
+    /// The one symptom of a run.
+    #[track_caller]
+    fn assert_only(expected: &str, sets: &[&str], change: impl FnOnce(&mut RunFacts)) -> String {
+        let found = diagnosed(&run(sets, change)).symptoms;
+        let of_name = |symptom: &&Symptom| symptom.name == expected;
+        let symptom = found.iter().find(of_name).unwrap_or_else(|| panic!("{found:?}"));
+        assert_eq!(found.len(), 1, "{found:?}");
+        symptom.evidence.clone()
+    }
+
+    #[test]
+    fn a_sound_run_has_none_and_every_rule_has_its_own_name() {
+        assert!(names(&run(&[], |_| ())).is_empty());
+        let mut names: Vec<&str> = RULES.iter().map(|rule| rule.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), RULES.len());
+    }
+
+    #[test]
+    fn a_throttled_rank_is_slow_and_a_slow_host_has_no_fast_rank() {
+        let ranks = |seconds: [f64; 4]| seconds.map(|seconds| rank(seconds, 0.0, 0.0)).to_vec();
+        let mut run = facts(&["run.workers=4"], 0.21, ranks([0.1, 0.1, 0.2, 0.1]));
+        run.throttle_counts = vec![Some(0), Some(0), Some(7), None];
+        let found = diagnosed(&run).symptoms;
+        assert_eq!((found.len(), found[0].name), (1, "slow_rank"));
+        assert!(found[0].evidence.ends_with("throttled 7 times"), "{found:?}");
+
+        run.ranks = ranks([0.1, 0.1, 0.2, 0.2]);
+        run.first_rank_on_host = vec![0, 0, 2, 2];
+        let found = diagnosed(&run).symptoms;
+        let host = found.iter().find(|symptom| symptom.name == "slow_host").expect("a slow host");
+        assert!(host.evidence.contains("host of rank 2 compute at least 2.00 times"), "{host:?}");
+        run.first_rank_on_host = vec![0, 1, 0, 1];
+        assert!(!names(&run).contains(&"slow_host"), "each host has a fast rank");
+    }
+
+    #[test]
+    fn exposed_calls_below_the_speed_of_the_links_are_two_symptoms() {
+        let sets = ["run.transport=tcp"];
+        let exposed = |run: &mut RunFacts| {
+            run.ranks = vec![rank(0.1, 0.0, 0.012); 2];
+            run.bucket_len = Some(4096);
+            let links = LinkFacts { latency: 1e-6, bandwidth: 1e10, port: 2e10 };
+            run.links = Some(links);
+        };
+        let found = diagnosed(&run(&sets, exposed)).symptoms;
+        let names: Vec<&str> = found.iter().map(|symptom| symptom.name).collect();
+        assert_eq!(names, ["exposed_communication", "low_bandwidth"]);
+        assert!(found[0].evidence.ends_with("buckets of 4096 gradients"), "{found:?}");
+        let slow = |run: &mut RunFacts| {
+            exposed(run);
+            // Calls now take as long as these links say.
+            run.links = Some(LinkFacts { latency: 1e-6, bandwidth: 3e6, port: 6e6 });
+        };
+        assert!(!self::names(&run(&sets, slow)).contains(&"low_bandwidth"));
+    }
+
+    #[test]
+    fn a_loss_that_is_not_finite_names_its_step() {
+        let found = assert_only("non_finite", &[], |run| run.steps[20].loss = f64::NAN);
+        assert!(found.contains("step 21"), "{found}");
+        let failure =
+            FailureFacts { reason: "loss is NaN".to_owned(), kind: FailureKind::Diverged };
+        assert_only("non_finite", &[], |run| run.failure = Some(failure));
+    }
+
+    #[test]
+    fn gradients_below_fp16_are_an_underflow_and_few_of_them_are_none() {
+        let sets = ["precision.compute=fp16"];
+        let zeroed = |fraction: f64| {
+            move |run: &mut RunFacts| {
+                for step in &mut run.steps {
+                    (step.loss_scale, step.zeroed_fraction) = (Some(1.0), Some(fraction));
+                }
+            }
+        };
+        assert!(assert_only("fp16_underflow", &sets, zeroed(0.4)).contains("40 %"));
+        assert!(names(&run(&sets, zeroed(0.01))).is_empty());
+    }
+
+    #[test]
+    fn a_norm_that_follows_the_loss_scale_was_not_divided_by_it() {
+        let scale = |step: u64| [1024.0, 2048.0, 1024.0, 512.0][(step as usize - 1) / 10];
+        let scaled = |power: f64| {
+            move |run: &mut RunFacts| {
+                for step in &mut run.steps {
+                    step.loss_scale = Some(scale(step.step));
+                    step.grad_norm = scale(step.step).powf(power) * 1e-3;
+                }
+            }
+        };
+        let sets = ["precision.compute=fp16"];
+        let found = assert_only("scaled_gradients", &sets, scaled(1.0));
+        assert!(found.contains("all 3 changes"), "{found}");
+        assert!(names(&run(&sets, scaled(0.0))).is_empty());
+    }
+
+    #[test]
+    fn old_gradients_are_a_symptom_only_where_the_loss_is_unstable() {
+        let stale = |run: &mut RunFacts| {
+            run.staleness.insert(1, vec![(0, 10), (4, 990)]);
+        };
+        let sets = ["optim.name=sgd"];
+        assert!(names(&run(&sets, stale)).is_empty());
+        let unstable = |run: &mut RunFacts| {
+            stale(run);
+            run.steps[20..].iter_mut().for_each(|step| step.loss = 50.0);
+        };
+        let found = assert_only("asynchronous_oscillation", &sets, unstable);
+        // Without delay descent is stable up to 2, with a delay of 4 up to 2 sin(pi / 18).
+        assert!(found.contains("miss 4 or more") && found.contains("5.8 times lower"), "{found}");
+    }
+
+    #[test]
+    fn residuals_may_be_large_but_not_grow() {
+        let residuals = |growth: f64| {
+            move |run: &mut RunFacts| {
+                let at = |step: u64| CompressionFacts {
+                    step,
+                    delta: 0.9,
+                    residual_norm: 5.0 + growth * step as f64,
+                };
+                run.compression = (1..=40).map(at).collect();
+            }
+        };
+        assert!(assert_only("growing_residuals", &[], residuals(2.0)).contains("90 %"));
+        assert!(names(&run(&[], residuals(0.0))).is_empty());
+    }
+
+    #[test]
+    fn a_batch_is_compared_with_the_noise_scale() {
+        // A squared gradient of 1 and a noise of 8: the scale is 8 sequences.
+        let noise = NoiseFacts {
+            small_batch: 2.0,
+            large_batch: 8.0,
+            small_norm_squared: 5.0,
+            large_norm_squared: 2.0,
+        };
+        let of_batch = |batch: &str| names(&run(&[batch], |run| run.noise = vec![noise]));
+        assert_eq!(of_batch("train.batch=16"), ["batch_above_critical"]);
+        assert!(of_batch("train.batch=8").is_empty());
+    }
+
+    #[test]
+    fn drift_beyond_independent_noise_is_a_symptom() {
+        let rounds = |ratio: fn(u64) -> f64| {
+            move |run: &mut RunFacts| {
+                let at = |step: u64| RoundFacts {
+                    step,
+                    num_averaged: 4,
+                    drift: ratio(step),
+                    update_norm_squared: 1.0,
+                };
+                run.rounds = (1..=40).map(at).collect();
+            }
+        };
+        // Noise of four workers alone makes a ratio of three.
+        assert!(names(&run(&[], rounds(|_| 3.0))).is_empty());
+        let found = assert_only("local_steps_drift", &[], rounds(|step| 3.0 + step as f64 / 4.0));
+        assert!(found.contains("4.0 times") || found.contains("3.9 times"), "{found}");
+    }
+
+    #[test]
+    fn failures_of_memory_and_of_replicas_are_told_apart() {
+        let failed = |reason: &str, kind: FailureKind| {
+            let failure = FailureFacts { reason: reason.to_owned(), kind };
+            move |run: &mut RunFacts| run.failure = Some(failure)
+        };
+        let reason = "no device memory for 7 bytes";
+        let of_device = failed(reason, FailureKind::OutOfMemory);
+        assert_eq!(assert_only("out_of_memory", &[], of_device), reason);
+        let killed = failed("rank 1 was killed by signal 9 (SIGKILL)", FailureKind::Other);
+        assert!(assert_only("out_of_memory", &[], killed).contains("dmesg"));
+        let differ = failed("worker 1 differs", FailureKind::ReplicasDiffer);
+        assert_only("replicas_differ", &[], differ);
+        assert!(names(&run(&[], failed("disk full", FailureKind::Other))).is_empty());
+    }
+
+    #[test]
+    fn a_loaded_server_is_named() {
+        let sets = ["sync.mode=parameter-server", "sync.servers=3"];
+        let servers = |wait: f64, load: [u64; 3]| {
+            move |run: &mut RunFacts| {
+                run.ranks = vec![rank(0.11 - wait, 0.0, wait); 2];
+                let (pull, push) = ([1e-3, 2e-2], [1e-3, 1e-2]);
+                run.servers = Some(ServerFacts { pull, push, load_by_server: load.to_vec() });
+            }
+        };
+        let found = diagnosed(&run(&sets, servers(0.05, [10, 10, 40]))).symptoms;
+        let found = found.iter().find(|it| it.name == "saturated_servers").expect("it is named");
+        assert!(found.evidence.ends_with("server 2 has 2.0 times the mean load"), "{found:?}");
+        assert!(names(&run(&sets, servers(0.003, [10, 10, 40]))).is_empty());
+    }
+
+    #[test]
+    fn a_loss_that_jumps_when_the_run_resumes_is_seen() {
+        let resumed = |before: f64| {
+            move |run: &mut RunFacts| {
+                run.losses_before_resume =
+                    (0..16).map(|at| before + 0.01 * f64::from(at % 3)).collect();
+            }
+        };
+        let found = assert_only("loss_jump_at_resume", &[], resumed(3.0));
+        assert!(found.contains("from step 1 on"), "{found}");
+        assert!(names(&run(&[], resumed(5.0))).is_empty());
+    }
+
+    #[test]
+    fn the_interval_of_checkpoints_is_compared_with_that_of_young() {
+        // 4.4 s with two failures: a checkpoint of 1 ms every 66 ms loses the least.
+        let checkpoints = |num: usize, restarts: u64| {
+            move |run: &mut RunFacts| {
+                let saved = CheckpointFacts { stall: 1e-3, write: 0.01, bytes: 1 << 20 };
+                (run.checkpoints, run.restarts) = (vec![saved; num], restarts);
+            }
+        };
+        let found = assert_only("checkpoint_interval", &[], checkpoints(2, 2));
+        assert!(found.contains("a failure every 2.2"), "{found}");
+        assert!(names(&run(&[], checkpoints(60, 2))).is_empty());
+        assert!(names(&run(&[], checkpoints(2, 0))).is_empty(), "no failure, no verdict");
+    }
+
+    #[test]
+    fn forecasts_are_compared_with_measurements() {
+        let predicted = |seconds: f64, peak: [u64; 2]| {
+            move |run: &mut RunFacts| {
+                (run.predicted_step_seconds, run.peak_bytes) = (Some(seconds), Some(peak));
+            }
+        };
+        let peak = [100 << 20, 120 << 20];
+        let found = assert_only("wrong_forecast", &[], predicted(0.05, peak));
+        assert_eq!(
+            found,
+            "the forecast of the step is -55 % off; the forecast of memory is +20 % off"
+        );
+        assert!(names(&run(&[], predicted(0.11, [1 << 20, 2 << 20]))).is_empty());
+    }
+}
