@@ -1,5 +1,8 @@
 // The dashboard in a real browser, against the real command: node dashboard.mjs --lockstep PROGRAM
-// [--images FOLDER]. The step `browser` of `cargo xtask ci` installs what it needs and runs it.
+// [--images FOLDER] [--assets FOLDER]. The step `browser` of `cargo xtask ci` installs what it needs and runs it.
+//
+// With --assets, files of that folder stand in for those of the program, to try a change of the page
+// without building it.
 //
 // 1. While a run trains, its page is loaded: curves move, the timeline zooms, keys work.
 // 2. A run of 100,000 steps on 64 ranks is drawn quickly: first paint within a second, no task of
@@ -20,6 +23,7 @@ const argument = (name) => {
 };
 const lockstep = argument("--lockstep");
 const images = argument("--images");
+const assets = argument("--assets");
 const CHROMIUM = argument("--chromium") || "/usr/bin/chromium";
 const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 
@@ -68,7 +72,7 @@ async function writeLargeRun() {
   mkdirSync(run, { recursive: true });
   const sets = ["--preset", "bible-small", "--set", `train.steps=${NUM_STEPS}`, "--set", `train.batch=${NUM_RANKS}`,
     "--set", "train.microbatch=1", "--set", `run.workers=${NUM_RANKS}`, "--set", "parallel.tensor=2",
-    "--set", "parallel.pipeline=2"];
+    "--set", "parallel.pipeline=4"];
   writeFileSync(join(run, "recipe.toml"), await output(["config", "--toml", ...sets]));
   const file = join(run, "events.jsonl");
   const lines = [];
@@ -115,6 +119,9 @@ async function open(browser, url, options = {}) {
   page.on("request", (request) => {
     if (!request.url().startsWith(origin) && !request.url().startsWith("data:")) notes.push("request to " + request.url());
   });
+  for (const name of assets ? ["app.js", "style.css"] : []) {
+    await page.route("**/" + name, (route) => route.fulfill({ path: join(assets, name) }));
+  }
   await page.goto(url);
   await page.waitForSelector("#run-name .state");
   return { page, notes, context };
@@ -138,7 +145,7 @@ const tab = (page, name) => page.click("#tab-" + name);
 
 async function whileItTrains(browser) {
   await start(["train", "--preset", "bible-quick", "--set", "train.steps=100000", "--set", "run.dir=live/0001",
-    "--set", "run.workers=2", "--set", "eval.every=20"], (line) => /step/.test(line));
+    "--set", "run.workers=2", "--set", "eval.every=20"], (line) => line.includes("loss"));
   const { line: url } = await start(["serve", "live"], (line) => line.startsWith("http"));
   const { page, notes, context } = await open(browser, url);
   check(new URL(page.url()).search === "", "the token does not stay in the address");
@@ -148,15 +155,16 @@ async function whileItTrains(browser) {
   await page.waitForFunction((old) =>
     document.querySelector("#curves figure:first-child path.curve:not(.raw)").getAttribute("d") !== old, before, { timeout: 20000 });
   check(true, "curves move while the run trains");
+  await page.waitForFunction(() => Number(document.getElementById("run-progress").value) > 10, null, { timeout: 60000 });
   // Keys: a cursor with a text, a range, and back.
   const slider = page.locator("#curves [role=slider]").first();
   await slider.focus();
   await page.keyboard.press("ArrowLeft");
-  check(/step \d+: /.test(await slider.getAttribute("aria-valuetext")), "a cursor says its values");
+  check(/step [\d\u202f]+: /.test(await slider.getAttribute("aria-valuetext")), "a cursor says its values");
   await page.keyboard.press("+");
-  await page.waitForFunction(() => /steps \d+ to \d+/.test(document.getElementById("range-text").textContent));
+  await page.waitForFunction(() => /steps .* to /.test(document.getElementById("range-text").textContent));
   await page.keyboard.press("Escape");
-  await page.waitForFunction(() => document.getElementById("range-text").textContent === "all steps");
+  await page.waitForFunction(() => document.getElementById("range-text").textContent === "");
   check(true, "keys enlarge a range of steps and show all again");
   await page.waitForFunction(() => Number(document.getElementById("run-progress").value) > 70, null, { timeout: 60000 });
   await tab(page, "step");
@@ -172,7 +180,7 @@ async function whileItTrains(browser) {
     await page.waitForTimeout(400);
     await checkAccessibility(page, `${name} of a run that trains`);
   }
-  await page.waitForSelector("#explain .verdict, #explain p");
+  await page.waitForSelector("#explain .verdict", { state: "attached" });
   check(notes.length === 0, `nothing on the console, no request to elsewhere ${notes.join("; ")}`);
   await context.close();
 }
@@ -205,6 +213,9 @@ async function ofALargeRun(browser) {
   await picture(page, "dashboard-light");
   for (const name of tabs) {
     await tab(page, name);
+    // The plan and the diagnosis of a run are computed when they are first looked at.
+    if (name === "step") await page.waitForSelector("#timeline figure:not([hidden])", { timeout: 60000 });
+    if (name === "explain") await page.waitForSelector("#explain .verdict", { timeout: 60000 });
     await page.waitForTimeout(700);
     await picture(page, "dashboard-light-" + name);
   }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::{interop, shell, tidy};
+use crate::{browser, interop, shell, tidy};
 
 struct Step {
     name: &'static str,
@@ -27,6 +27,7 @@ const STEPS: &[Step] = &[
     Step { name: "model-check", run: model_check },
     Step { name: "doc", run: doc },
     Step { name: "interop", run: interop::run },
+    Step { name: "browser", run: browser::run },
 ];
 
 /// Runs the named steps, or all of them, and prints the time each took.

@@ -8,8 +8,10 @@
 //! - `reference`: the generated pages of the book.
 //! - `golden`: how the files recorded from PyTorch are made again.
 //! - `interop`: ours against Hugging Face's transformers.
+//! - `browser`: the dashboard in Chromium.
 //! - `shell`: the one place that starts other programs.
 
+mod browser;
 mod budget;
 mod ci;
 mod golden;

@@ -28,6 +28,9 @@ function row(cells, cell = "td") {
     value instanceof Node ? value : make(cell, cell === "th" ? { scope: "col" } : {}, value)));
 }
 
+/** Head of a column of texts. */
+const textHead = (name) => make("th", { scope: "col", class: "text" }, name);
+
 // ---- Numbers -----------------------------------------------------------------------------------
 
 const MINUS = "\u2212";
@@ -87,7 +90,7 @@ function ticks(low, high, count) {
   const rough = (high - low) / Math.max(count, 1);
   if (!(rough > 0)) return [low];
   const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((it) => it * power).find((it) => it >= rough);
+  const step = [1, 2, 2.5, 5, 10].map((it) => it * power).find((it) => it >= rough);
   const found = [];
   for (let at = Math.ceil(low / step) * step; at <= high + step * 1e-9; at += step) {
     found.push(Math.abs(at) < step * 1e-9 ? 0 : at);
@@ -183,14 +186,14 @@ class Chart {
     this.yOf = yOf;
     this.xOf = (step) => EDGE.left + (step - this.first) / (this.last - this.first) * (width - EDGE.left - EDGE.right);
     const parts = [];
-    for (const at of this.isLog ? logTicks(low, high) : ticks(low, high, 4)) {
+    for (const at of this.isLog ? logTicks(low, high) : ticks(low, high, 5)) {
       parts.push(draw("line", { class: "grid", x1: EDGE.left, x2: width - EDGE.right, y1: yOf(at), y2: yOf(at) }));
       parts.push(draw("text", { x: EDGE.left - 6, y: yOf(at) + 4, "text-anchor": "end" }, this.format(at)));
     }
     for (const at of ticks(this.first, this.last, width / 110)) {
       if (at !== Math.round(at)) continue;
       const anchor = this.xOf(at) > width - 30 ? "end" : "middle";
-      parts.push(draw("text", { x: this.xOf(at), y: HEIGHT - 6, "text-anchor": anchor }, String(at)));
+      parts.push(draw("text", { x: this.xOf(at), y: HEIGHT - 6, "text-anchor": anchor }, digits(at)));
     }
     parts.push(draw("line", { class: "axis", x1: EDGE.left, x2: width - EDGE.right,
       y1: HEIGHT - EDGE.bottom, y2: HEIGHT - EDGE.bottom }));
@@ -251,7 +254,7 @@ class Chart {
       }
     }
     this.marks.replaceChildren(...parts);
-    const text = `step ${Math.round(step)}: ${texts.slice(0, 4).join(", ")}`;
+    const text = `step ${digits(Math.round(step))}: ${texts.slice(0, 4).join(", ")}`;
     this.readout.textContent = text;
     this.area.setAttribute("aria-valuemin", String(this.first));
     this.area.setAttribute("aria-valuemax", String(this.last));
@@ -373,6 +376,7 @@ function showRuns() {
     box.setAttribute("aria-label", "Compare " + run.name);
     box.checked = number === state.run || state.compared.has(number);
     box.disabled = number === state.run;
+    label.hidden = state.runs.length < 2;
   });
 }
 
@@ -452,15 +456,21 @@ function drawnRuns() {
 }
 
 async function fetchCurves() {
-  const columns = Math.min(1200, Math.max(200, Math.round(byId("curves").clientWidth / 2)));
+  const figure = byId("curves").querySelector("figure:not([hidden])");
+  const width = figure ? figure.clientWidth : 460;
+  // Four points a column, and a column of two pixels.
+  const columns = Math.min(1000, Math.max(100, Math.round(width / 2)));
   const range = state.range ? `&first=${state.range[0]}&last=${state.range[1]}` : "";
   const runs = drawnRuns();
   const answers = await Promise.all(runs.map((number) => get(`/api/runs/${number}/curves?columns=${columns}${range}`)));
   state.curves = runs.map((number, index) => ({ name: state.runs[number].name, curves: answers[index].curves }));
 }
 
-function showCurves() {
+/** Draws the charts, one a frame; a later call takes over. */
+async function showCurves() {
   if (!state.curves) return;
+  const drawing = {};
+  state.drawing = drawing;
   const weight = Number(byId("smoothing").value);
   const isLog = byId("log-scale").checked;
   const single = state.curves.length === 1;
@@ -476,15 +486,20 @@ function showCurves() {
         // Of one run the curves differ in style, of several runs the runs do.
         const style = single ? index : place;
         const text = single ? label : `${run.name} ${label}`;
-        const isSmooth = weight > 0 && curve.x.length > 40 && name !== "lr";
+        const isSmooth = weight > 0 && curve.x.length > 40 && !["lr", "validation_loss"].includes(name);
         lines.push({ name: text, style, x: curve.x, y: isSmooth ? smooth(curve.y, weight) : curve.y,
           raw: isSmooth ? curve.y : null });
       }
     }
     chartOf(title, format).show(lines, isLog && title === "Loss");
+    await new Promise(requestAnimationFrame);
+    if (state.drawing !== drawing) return;
   }
+}
+
+function showRange() {
   byId("all-steps").disabled = state.range === null;
-  byId("range-text").textContent = state.range ? `steps ${state.range[0]} to ${state.range[1]}` : "all steps";
+  byId("range-text").textContent = state.range ? `steps ${digits(state.range[0])} to ${digits(state.range[1])}` : "";
 }
 
 // ---- Workers -----------------------------------------------------------------------------------
@@ -529,15 +544,17 @@ function showRanks() {
     return make("th", { scope: "col", "aria-sort": order }, button);
   });
   const limits = columns.map(([, of]) => {
-    const values = ranks.map(of).filter((value) => value !== null);
-    return [Math.min(...values), Math.max(...values)];
+    const values = ranks.map(of).filter((value) => value !== null).sort((a, b) => a - b);
+    const median = values[values.length >> 1];
+    return [median, Math.max(...values.map((value) => Math.abs(value - median)))];
   });
   const body = sorted.map((rank) => make("tr", {}, ...columns.map(([, of, format, isCost], index) => {
     const value = of(rank);
     if (index === 0) return make("th", { scope: "row" }, format(value));
-    const [low, high] = limits[index];
-    // Equal ranks stay pale: only what differs by a tenth is worth a look.
-    const share = high - low > 0.1 * high ? (value - low) / (high - low) : 0;
+    const [median, most] = limits[index];
+    // Only what differs from the median by a tenth is worth a look.
+    const distance = Math.abs(value - median);
+    const share = distance > 0.1 * Math.abs(median) ? distance / most : 0;
     return make("td", { class: isCost && value !== null ? heat(share) : null }, format(value));
   })));
   table.replaceChildren(make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...body));
@@ -574,19 +591,47 @@ function showTraffic() {
     make("p", { class: "hint" }, used.length === 0 ? planned : `All ranks together, up to step ${step} of this attempt. ${planned}`));
 }
 
+/** Largest group whose matrix has room for numbers in its cells. */
+const MAX_NUMBERS = 16;
+
 function showMatrix() {
   const matrix = state.planned && state.planned.matrix;
   const area = byId("matrix");
+  if (matrix && state.fetched.matrix) return;
   byId("matrix-note").textContent = matrix
     ? `Bytes of a step by sender (row) and receiver (column), as the step program plans them. ${state.planned.matrix_note || ""}`
     : state.plannedReason || "Not computed yet.";
   area.hidden = !matrix;
   if (!matrix) return;
+  state.fetched.matrix = true;
   const most = Math.max(...matrix.flat(), 1);
+  if (matrix.length > MAX_NUMBERS) {
+    area.replaceChildren(pictureOf(matrix, most), largestPairs(matrix));
+    return;
+  }
   const head = row(["", ...matrix.map((_, rank) => String(rank))], "th");
   const body = matrix.map((values, rank) => make("tr", {}, make("th", { scope: "row" }, String(rank)),
     ...values.map((value) => make("td", { class: heat(value / most) || null }, value === 0 ? "" : sentBytes(value)))));
   area.replaceChildren(make("table", { class: "matrix" }, make("thead", {}, head), make("tbody", {}, ...body)));
+}
+
+/** A matrix as a picture: a square a pair, darker for more bytes. */
+function pictureOf(matrix, most) {
+  const size = 9;
+  const rects = matrix.flatMap((values, from) => values.map((value, to) => value === 0 ? null
+    : draw("rect", { x: to * size, y: from * size, width: size - 1, height: size - 1, class: "pair",
+      "fill-opacity": (0.15 + 0.85 * value / most).toFixed(2) }))).filter((it) => it !== null);
+  const edge = matrix.length * size;
+  return draw("svg", { viewBox: `0 0 ${edge} ${edge}`, class: "matrix-picture", role: "img",
+    "aria-label": "Communication matrix; the table below has its largest pairs" }, ...rects);
+}
+
+function largestPairs(matrix) {
+  const pairs = matrix.flatMap((values, from) => values.map((value, to) => [from, to, value]))
+    .filter(([, , value]) => value > 0).sort((a, b) => b[2] - a[2]);
+  const shown = pairs.slice(0, 40).map(([from, to, value]) => row([String(from), String(to), sentBytes(value)]));
+  return make("details", {}, make("summary", {}, `Largest of ${pairs.length} pairs`),
+    make("table", {}, make("thead", {}, row(["from rank", "to rank", "bytes"], "th")), make("tbody", {}, ...shown)));
 }
 
 function showMemory() {
@@ -641,6 +686,7 @@ class Timeline {
     this.details = make("details", {}, make("summary", {}, "Table of tasks"), make("div", { class: "scroll", tabindex: "0",
       role: "region", "aria-label": "Table of tasks" }, this.table));
     this.details.addEventListener("toggle", () => this.fillTable());
+    this.end = 0;
     const legend = make("ul", { class: "legend" }, ...Object.entries(KINDS).map(([kind, name]) => {
       const block = make("span", { class: "block" });
       block.style.background = `var(--${kind})`;
@@ -648,6 +694,7 @@ class Timeline {
     }));
     this.figure = make("figure", {}, make("figcaption", {}, make("span", {}, "Step program"), this.readout),
       legend, this.area, this.details);
+    this.figure.hidden = true;
     root.append(this.figure);
     this.canvas.addEventListener("pointermove", (event) => this.move(event));
     this.canvas.addEventListener("pointerdown", (event) => { this.grabbed = event.clientX; this.canvas.setPointerCapture(event.pointerId); });
@@ -668,7 +715,7 @@ class Timeline {
     this.tracks = tracks.filter((track) => track.spans.length > 0);
     this.figure.hidden = this.tracks.length === 0;
     this.end = Math.max(0, ...this.tracks.flatMap((track) => track.spans.map(([start, duration]) => start + duration)));
-    if (!this.window || this.window[1] > this.end * 1.2) this.window = [0, this.end];
+    if (!this.window || this.window[1] === 0 || this.window[1] > this.end * 1.2) this.window = [0, this.end];
     this.redraw();
     this.fillTable();
   }
@@ -757,9 +804,13 @@ class Timeline {
       context.beginPath();
       context.rect(this.left, top, width - this.left, this.height);
       context.clip();
+      let drawn = -1;
       for (const [start, duration, action] of track.spans) {
         if (start > last || start + duration < first) continue;
         const [x, end] = [place(start), place(start + duration)];
+        // Of the spans within a pixel the first is drawn.
+        if (end < drawn) continue;
+        drawn = Math.ceil(end * ratio) / ratio;
         const kind = kindOf(action);
         context.fillStyle = colours[kind];
         context.fillRect(x, top + 2, Math.max(end - x, 0.6), this.height - 4);
@@ -789,7 +840,7 @@ class Timeline {
       row([make("td", { class: "text" }, track.name), make("td", { class: "text" }, action), seconds(start), seconds(duration)])));
     const shown = rows.slice(0, 400);
     if (rows.length > shown.length) shown.push(row([make("td", { class: "text", colspan: "4" }, `${rows.length - shown.length} more`)]));
-    this.table.replaceChildren(make("thead", {}, row(["track", "task", "start", "duration"], "th")), make("tbody", {}, ...shown));
+    this.table.replaceChildren(make("thead", {}, row([textHead("track"), textHead("task"), "start", "duration"], "th")), make("tbody", {}, ...shown));
   }
 }
 
@@ -804,7 +855,11 @@ function showStep() {
     sampled.replaceChildren(...names.map((name) => make("option", { value: name }, name)));
     sampled.value = names.includes(chosen) && chosen !== "" ? chosen : names[names.length - 1] || "";
   }
-  const planned = state.planned ? state.planned.tracks.map((track) => ({ ...track, name: track.name + ", planned" })) : [];
+  // Queues that hardly take time, such as decisions that all ranks make together, would hide the rest.
+  const least = state.planned ? state.planned.seconds / 500 : 0;
+  const planned = (state.planned ? state.planned.tracks : [])
+    .filter((track) => track.spans.reduce((sum, [, duration]) => sum + duration, 0) > least)
+    .map((track) => ({ ...track, name: track.name + ", planned" }));
   const measured = spans.find(([step]) => String(step) === sampled.value);
   // Tasks of several queues overlap: each goes into the first track that is free.
   const tracks = [];
@@ -816,10 +871,12 @@ function showStep() {
   }
   const measuredTracks = tracks.slice(0, 8).map((track, index) =>
     ({ name: index === 0 ? "rank 0, measured" : "rank 0, background", spans: track.spans }));
-  const traced = state.planned && state.planned.measured ? state.planned.measured : [];
-  timeline.show([...planned, ...(traced.length > 0 ? traced : measuredTracks)]);
+  // The measured rank is below its own plan; those of other ranks follow.
+  const others = planned.findIndex((track) => !track.name.startsWith("rank 0 "));
+  const own = others < 0 ? planned.length : others;
+  timeline.show([...planned.slice(0, own), ...measuredTracks, ...planned.slice(own)]);
   const notes = [];
-  if (!measured && traced.length === 0) notes.push("No sampled step yet: steps 64, 128, 192 and so on have spans.");
+  if (!measured) notes.push("No sampled step yet: steps 64, 128, 192 and so on have spans.");
   if (!state.planned) notes.push(state.plannedReason || "The planned program is being computed.");
   else if (state.planned.note) notes.push(state.planned.note);
   byId("step-note").textContent = notes.join(" ");
@@ -835,6 +892,7 @@ async function fetchPlanned() {
   } catch (error) {
     if (run === state.run) state.plannedReason = error.message;
   }
+  if (run === state.run) refresh();
 }
 
 // ---- Explain -----------------------------------------------------------------------------------
@@ -849,7 +907,7 @@ async function showExplain() {
     const report = await get(`/api/runs/${run}/explain`);
     if (run !== state.run) return;
     area.replaceChildren(...renderExplain(report));
-    byId("explain-state").textContent = `as of step ${report.steps}`;
+    byId("explain-state").textContent = `as of step ${digits(report.steps)}`;
   } catch (error) {
     if (run !== state.run) return;
     area.replaceChildren(make("p", {}, error.message));
@@ -877,7 +935,7 @@ function renderExplain(report) {
     settings ? ": " : "", next.reason + gain));
   children.push(make("h3", {}, `Parts of the median step (${seconds(report.step_seconds)})`));
   const parts = PARTS.map(([key, name]) => ({ name, parts: [[name, report.parts[key], 0]] }))
-    .filter(({ parts: [[, value]] }) => value > 0).sort((a, b) => b.parts[0][1] - a.parts[0][1]);
+    .filter(({ parts: [[, value]] }) => value > report.step_seconds / 1000).sort((a, b) => b.parts[0][1] - a.parts[0][1]);
   children.push(bars(parts, seconds));
   if (report.ranks.length > 1) {
     const columns = [["compute", "compute_seconds"], ["optimizer", "optimizer_seconds"], ["data", "data_seconds"],
@@ -890,7 +948,7 @@ function renderExplain(report) {
   }
   if (report.what_if.length > 0) {
     children.push(make("h3", {}, "What if"), make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "What if" },
-      make("table", {}, make("thead", {}, row(["change", "step", "saved"], "th")), make("tbody", {},
+      make("table", {}, make("thead", {}, row([textHead("change"), "step", "saved"], "th")), make("tbody", {},
         ...report.what_if.map((it) => row([make("td", { class: "text" }, it.change), seconds(it.step_seconds), percent(it.gain)]))))));
   }
   return children;
@@ -902,7 +960,7 @@ function showRecord() {
   const { log, samples, info, started, folder } = state.details;
   const lines = [...log].reverse().map((line) => make("tr", { class: line.level === "warning" ? "warning" : null },
     make("td", {}, seconds(line.seconds)), make("td", {}, String(line.step)), make("td", { class: "text level" }, line.text)));
-  byId("log").replaceChildren(make("thead", {}, row(["time", "step", make("th", { scope: "col", class: "text" }, "event")], "th")),
+  byId("log").replaceChildren(make("thead", {}, row(["time", "step", textHead("event")], "th")),
     make("tbody", {}, ...lines));
   byId("samples").replaceChildren(...(samples.length === 0 ? [make("p", { class: "hint" }, "No text was generated yet.")]
     : [...samples].reverse().map((sample) => make("div", {}, make("p", { class: "hint" }, `after step ${sample.step}`),
@@ -918,14 +976,16 @@ function showRecord() {
 // ---- Changes -----------------------------------------------------------------------------------
 
 const SHOW = {
-  training: async () => { await fetchCurves(); showCurves(); },
+  training: async () => { await fetchCurves(); showRange(); await showCurves(); },
   workers: async () => {
-    showRanks(); showTraffic(); showMemory(); showMatrix();
-    await fetchPlanned();
-    showMatrix();
+    for (const show of [showRanks, showTraffic, showMemory, showMatrix, fetchPlanned]) {
+      await new Promise(requestAnimationFrame);
+      show();
+    }
   },
-  step: async () => { showStep(); await fetchPlanned(); showStep(); },
-  explain: showExplain,
+  step: async () => { showStep(); fetchPlanned(); },
+  // Not awaited: a computation may take seconds.
+  explain: async () => { showExplain(); },
   record: async () => showRecord(),
 };
 
