@@ -40,6 +40,11 @@ impl FolderRuns {
         Self { world: World::clone(world), sources, process }
     }
 
+    /// Layout of a run on one line; `None` if its recipe cannot be read.
+    pub(crate) fn layout(&self, folder: &Path) -> Option<String> {
+        Some(layout_from_recipe(&self.recipe(folder)?).to_string())
+    }
+
     fn is_run(&self, folder: &Path) -> bool {
         RunFolder::started(folder, &self.world).is_ok()
     }
@@ -118,7 +123,9 @@ impl Runs for FolderRuns {
         )?;
         let mut num_tasks = 0;
         let mut tracks = Vec::new();
-        for PlannedRank { rank, queues } in planned.ranks.into_iter().take(MAX_RANKS) {
+        // Of many ranks every n-th, so that all stages of a pipeline are among them.
+        let every = planned.ranks.len().div_ceil(MAX_RANKS).max(1);
+        for PlannedRank { rank, queues } in planned.ranks.into_iter().step_by(every) {
             num_tasks += queues.values().map(Vec::len).sum::<usize>();
             if num_tasks > MAX_TASKS {
                 break;

@@ -3,7 +3,7 @@
 //! # Layout
 //! - [`commands`]: `train`, `generate`, `chat`, `eval`, `inspect`, `compare`, `convert`, `data`,
 //!   `data-server`, `bench`, `plan`, `lab`, `config`, `doctor`, `explain`, `drill`, `rendezvous`,
-//!   `report`, `runs`, `serve`, `sweep`, `completions`, `man`
+//!   `report`, `runs`, `serve`, `sweep`, `top`, `completions`, `man`
 //! - [`recipe_args`]: recipe arguments of every command (file, preset, `--set`); [`common_flags`]:
 //!   flags for the most common keys
 //! - [`workers`]: runs a command on all workers; [`resume_command`]: the command that resumes a run
@@ -66,6 +66,7 @@ Examples:
   lockstep eval --data book.txt                   loss and bits per byte on any text
   lockstep runs                                   state, steps and loss of every run
   lockstep serve                                  runs in a browser, live
+  lockstep top                                    workers of the newest run, live
   lockstep report --html run.html                 the newest run as one file
   lockstep compare runs/0001 runs/0002            are two runs bit-identical?
   lockstep data tokenize texts --tokenizer byte --out shards   your own corpus
@@ -107,6 +108,7 @@ enum Command {
     Sweep(commands::sweep::Arguments),
     Serve(commands::serve::Arguments),
     Report(commands::report::Arguments),
+    Top(commands::top::Arguments),
     Rendezvous(commands::rendezvous::Arguments),
     Completions(commands::completions::Arguments),
     Man(commands::man::Arguments),
@@ -147,6 +149,7 @@ fn main() -> ExitCode {
         Command::Runs(arguments) => commands::runs::run(&arguments, &world),
         Command::Serve(arguments) => commands::serve::run(&arguments, &world),
         Command::Report(arguments) => commands::report::run(&arguments, &world),
+        Command::Top(arguments) => commands::top::run(&arguments, &world),
         Command::Completions(arguments) => {
             commands::completions::run(&arguments, Arguments::command())
         }

@@ -10,7 +10,7 @@
 //! `finetune.adapter` is a folder of `peft` with them. A folder of `peft` opens as the model of its
 //! base with its adapters.
 
-use crate::adapter_folder::{self, PeftAdapters, ModelPath};
+use crate::adapter_folder::{self, ModelPath, PeftAdapters};
 use crate::checkpoint_dir::{newest_in, recipe_in};
 use crate::epochs::count_steps;
 use crate::frozen_base::{FrozenBase, ReadBase, dequantised, whole};

@@ -22,4 +22,5 @@ pub(crate) mod report;
 pub(crate) mod runs;
 pub(crate) mod serve;
 pub(crate) mod sweep;
+pub(crate) mod top;
 pub(crate) mod train;

@@ -118,10 +118,8 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let options = move || Options { resume: resume.clone(), stop_after, ..Options::default() };
     let requested = options();
     // Set where this process made the checks.
-    let text = Arc::new(OnceLock::new());
-    let found = Arc::clone(&text);
-    let peak = Arc::new(OnceLock::new());
-    let found_peak = Arc::clone(&peak);
+    let (text, peak) = (Arc::new(OnceLock::new()), Arc::new(OnceLock::new()));
+    let (found, found_peak) = (Arc::clone(&text), Arc::clone(&peak));
     let check = || {
         arguments.listen.iter().try_for_each(|addr| workers::check_listen(&recipe, addr))?;
         // Memory per worker is largest with the fewest workers.

@@ -7,6 +7,7 @@
 //! - `help_text`: help and plans use the field's words
 //! - `bad_input`: errors are one line, and nothing is overwritten
 //! - `compare`, `convert`, `data`, `lab`, `bench_comm`, `methods`, `sweep`: one command each
+//! - `dashboard`: runs in a browser and as a page
 //! - `plan`: predictions of recipes; `clusters`, `sizes`: plans for clusters
 //! - `adapters`: folders of adapters as models
 //! - `answers`: tasks of multiple choice, conversations and prompts
@@ -35,6 +36,7 @@ mod commands;
 mod compare;
 mod config;
 mod convert;
+mod dashboard;
 mod data;
 mod data_cleaning;
 mod data_pipeline;

@@ -133,7 +133,8 @@ pub(crate) fn params(job: &Job<'_>, device: u64) -> (f64, f64) {
     (shared as f64 / t, experts / t)
 }
 
-pub(crate) fn of_stage(job: &Job<'_>, device: u64) -> StageMemory {
+/// Memory of a device of a pipeline stage.
+pub fn of_stage(job: &Job<'_>, device: u64) -> StageMemory {
     let layout = &job.layout;
     let (shared, experts) = params(job, device);
     let (dense, routed) = layers(job, device);

@@ -132,7 +132,7 @@ pub(super) fn run(
     let text = render(&scenario, &found, &report, options.section);
     if let Some(path) = &arguments.html {
         let all = render(&scenario, &found, &report, Section::All);
-        let page = html::page(&scenario, &found, &report.curves(), &all);
+        let page = html::page(&scenario, &found, &report, &all);
         world.files().write_atomic(path, page.as_bytes())?;
     }
     if options.json { output::json(&report) } else { output::text(&text) }?;

@@ -1,15 +1,20 @@
-//! A cluster plan as one HTML page: memory, timeline, scaling, then the report.
+//! A cluster plan as one HTML page: the answer in large figures, pictures, then the report.
 //!
 //! # Layout
-//! - [`memory`]: one bar for each layout
+//! - [`answer`]: the figures
+//! - [`memory`]: memory by layout, and by stage of the best one; [`step_parts`]: step time
+//! - [`pareto`]: time over memory
 //! - [`scaling`]: throughput over devices
 
+mod answer;
 mod memory;
+mod pareto;
 mod scaling;
+mod step_parts;
 
+use super::cluster_report::Report;
 use crate::quantity::{digits, percent};
 use lockstep_planner::scenario::Scenario;
-use lockstep_planner::search::scaling::Curve;
 use lockstep_planner::search::{Candidate, SearchResult};
 use lockstep_planner::time::cluster as time;
 use lockstep_planner::timeline::svg_with_title;
@@ -20,15 +25,21 @@ use std::fmt::Write;
 pub(super) fn page(
     scenario: &Scenario,
     found: &SearchResult,
-    curves: &[(&str, &Curve)],
+    report: &Report,
     text: &str,
 ) -> String {
     let title = format!("{} on {}", scenario.model.name, scenario.cluster.name);
-    let mut body = memory::picture(scenario, &found.best);
+    let mut body = answer::figures(scenario, report);
+    body += &step_parts::picture(scenario, &found.best);
+    body += &memory::picture(scenario, &found.best);
+    if let Some(best) = found.best.first() {
+        body += &memory::by_stage(scenario, best).unwrap_or_default();
+    }
     if let Some(picture) = found.best.first().and_then(|best| timeline(scenario, best)) {
         body += &picture;
     }
-    for (name, curve) in curves {
+    body += &pareto::picture(scenario, found).unwrap_or_default();
+    for (name, curve) in report.curves() {
         body += &scaling::picture(&format!("Scaling: {}", name.to_lowercase()), curve);
     }
     let _ = writeln!(body, "<pre>{}</pre>", escape(text));
