@@ -1,4 +1,5 @@
-//! Conversations of a data set, one JSON object each, in the forms that data sets are published in.
+//! Conversations of a data set, one JSON object or row of Parquet each, in the forms that data sets
+//! are published in.
 //!
 //! | form | fields |
 //! |---|---|

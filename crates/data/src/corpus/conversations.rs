@@ -71,7 +71,8 @@ impl ConversationReader {
         while rows.next_document(&mut row)? {
             let invalid = |reason: String| {
                 let path = rows.current_file().to_owned();
-                DataError::from(DocumentError::NotConversation { path, line: rows.row(), reason })
+                let place = rows.place();
+                DataError::from(DocumentError::NotConversation { path, place, reason })
             };
             let rendered = self.render_row(&row).map_err(invalid)?;
             let encode = |rendered: &Rendered| self.encode(rendered, tokenizer);
@@ -410,6 +411,51 @@ mod tests {
         assert_eq!(validation.num_targets, 7);
         assert_eq!(validation.microbatches[3].references, [6.0, 7.0]);
     }
+
+    #[test]
+    fn parquet_gives_the_corpus_of_the_same_json_lines() {
+        const GOLDEN: [(&str, &[u8], &[u8]); 3] = [
+            (
+                "openai",
+                include_bytes!("../../golden/openai.parquet"),
+                include_bytes!("../../golden/openai.jsonl"),
+            ),
+            (
+                "sequence",
+                include_bytes!("../../golden/sequence.parquet"),
+                include_bytes!("../../golden/sequence.jsonl"),
+            ),
+            (
+                "pairs",
+                include_bytes!("../../golden/pairs.parquet"),
+                include_bytes!("../../golden/pairs.jsonl"),
+            ),
+        ];
+        let folder = Folder::new("");
+        for (name, parquet, lines) in GOLDEN {
+            let load = |ending: &str, bytes: &[u8]| {
+                let path = folder.scratch.path().join(format!("{name}.{ending}"));
+                folder.world.files().write_atomic(&path, bytes).unwrap();
+                let source = format!("data.source=DIR{name}.{ending}");
+                let mut sets = vec![BYTES, &source, "data.validation=0.2", "model.context=200"];
+                if name == "pairs" {
+                    sets.push("finetune.method=dpo");
+                }
+                let corpus = folder.load(&sets).1.unwrap();
+                (corpus.fingerprint(), corpus.conversations())
+            };
+            let (found, expected) = (load("parquet", parquet), load("jsonl", lines));
+            assert_eq!(found, expected, "{name}");
+            assert_eq!(found.1.map(|counts| counts.num), Some(30), "{name}");
+        }
+        // A row that is no conversation is named by its number.
+        let path = folder.scratch.path().join("edges.parquet");
+        folder.world.files().write_atomic(&path, EDGES).unwrap();
+        let complaint = folder.complaint(&[BYTES, "data.source=DIRedges.parquet"]);
+        assert!(complaint.contains("edges.parquet row 0 is no conversation"), "{complaint}");
+    }
+
+    const EDGES: &[u8] = include_bytes!("../../golden/edges.parquet");
 
     #[test]
     fn bad_lines_are_named_with_the_reason() {

@@ -33,20 +33,20 @@ pub enum DocumentError {
         /// Path of the folder.
         path: PathBuf,
     },
-    /// Only JSON Lines hold conversations.
-    #[error("{} is not JSON Lines (.jsonl), which data.format = \"chat\" reads; write each \
-             conversation as a JSON object on a line of its own", .path.display())]
+    /// Only JSON Lines and Parquet hold conversations.
+    #[error("{} is neither JSON Lines (.jsonl) nor Parquet, which data.format = \"chat\" reads; \
+             write each conversation as a JSON object on a line of its own", .path.display())]
     NotJsonLines {
         /// Path of the file.
         path: PathBuf,
     },
     /// The line is not a conversation that the chat template accepts.
-    #[error("{} line {line} is no conversation to train on: {reason}", .path.display())]
+    #[error("{} {place} is no conversation to train on: {reason}", .path.display())]
     NotConversation {
         /// Path of the file.
         path: PathBuf,
-        /// Line, from 1.
-        line: u64,
+        /// Line from 1, or row of Parquet from 0.
+        place: String,
         /// The fault of the line.
         reason: String,
     },
@@ -128,7 +128,8 @@ pub enum DocumentError {
         reason: String,
     },
     /// The Parquet file lacks the column.
-    #[error("{} has no column {column:?}; it has {}", .path.display(), list(.found))]
+    #[error("{} has no column {column:?}; it has {}{}", .path.display(), list(.found),
+            chat_hint(.found))]
     NoColumn {
         /// Path of the file.
         path: PathBuf,
@@ -136,6 +137,26 @@ pub enum DocumentError {
         column: String,
         /// Columns of the file.
         found: Vec<String>,
+    },
+    /// The Parquet file has no conversations.
+    #[error("{} has none of the columns messages, conversations, instruction and output, prompt \
+             and completion, or chosen and rejected; it has {}", .path.display(), list(.found))]
+    NoConversations {
+        /// Path of the file.
+        path: PathBuf,
+        /// Columns of the file.
+        found: Vec<String>,
+    },
+    /// A Parquet column of conversations is of a type that is not read.
+    #[error("{}: column {column:?} is not read as conversations: {reason}; write it with Arrow as \
+             text, numbers, structs and lists, or write JSON Lines", .path.display())]
+    NestedColumn {
+        /// Path of the file.
+        path: PathBuf,
+        /// Name of the column.
+        column: String,
+        /// The field that is not supported.
+        reason: String,
     },
     /// The Parquet column is not text.
     #[error("{}: column {column:?} holds {found}, not text; columns with text: {}",
@@ -199,7 +220,9 @@ pub enum DocumentError {
 /// Advice for a line that is a conversation.
 fn chat_hint(found: &[String]) -> &'static str {
     let is_chat = |name: &String| {
-        ["messages", "conversations", "instruction", "completion", "chosen"].contains(&&**name)
+        // A nested column is named by its path.
+        let column = name.split('.').next().unwrap_or_default();
+        ["messages", "conversations", "instruction", "completion", "chosen"].contains(&column)
     };
     if found.iter().any(is_chat) {
         "; to train on conversations set data.format = \"chat\""

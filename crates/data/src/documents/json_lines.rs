@@ -126,8 +126,8 @@ impl Whole for JsonLinesFile {
         self.input.position_bytes()
     }
 
-    fn row(&self) -> u64 {
-        self.num_lines
+    fn place(&self) -> String {
+        format!("line {}", self.num_lines)
     }
 }
 

@@ -10,7 +10,8 @@
 //! - [`paths`]: files of a source; [`pattern`]: glob matching
 //! - [`input`]: bytes of a file, decompressed by name
 //! - [`pieces`]: cutting a long text without changing its tokens
-//! - [`text`], [`json_lines`], [`parquet`]: one module per format
+//! - [`text`], [`json_lines`], [`parquet`]: one module per format; `parquet_rows` and
+//!   `parquet_record`: whole rows of nested columns
 //! - [`writer`]: documents as JSON Lines
 //! - [`error`]: errors of a corpus
 //!
@@ -40,6 +41,8 @@ pub mod pieces;
 
 pub mod json_lines;
 pub mod parquet;
+mod parquet_record;
+mod parquet_rows;
 pub mod text;
 
 pub mod writer;
@@ -71,7 +74,8 @@ pub struct ReadOptions {
     pub field: String,
     /// Separator between documents of a plain text; without one a file is one document.
     pub separator: Option<String>,
-    /// Whether a document is a whole line of JSON Lines instead of the text of a field.
+    /// Whether a document is a whole line of JSON Lines, or a row of Parquet as such a line,
+    /// instead of the text of a field.
     pub whole_rows: bool,
 }
 
@@ -101,9 +105,9 @@ pub(crate) trait Format: Send {
     fn next_into(&mut self, text: &mut String) -> Result<Option<Piece>, DataError>;
     /// Number of bytes read from disk.
     fn position_bytes(&self) -> u64;
-    /// Line of the last document, from 1; 0 where documents are no lines.
-    fn row(&self) -> u64 {
-        0
+    /// Place of the last document in the file, as "line 1"; empty where documents have none.
+    fn place(&self) -> String {
+        String::new()
     }
 }
 
@@ -205,9 +209,9 @@ impl Documents {
         self.files.get(self.next_file.saturating_sub(1)).map_or(Path::new(&self.name), |path| path)
     }
 
-    /// Line of the last document in its file, from 1, where a document is a line.
-    pub(crate) fn row(&self) -> u64 {
-        self.current.as_ref().map_or(0, |format| format.row())
+    /// Place of the last document in its file, as "line 1" or "row 0", where it has one.
+    pub(crate) fn place(&self) -> String {
+        self.current.as_ref().map_or_else(String::new, |format| format.place())
     }
 
     /// Number of bytes read from disk so far.
@@ -258,6 +262,10 @@ fn open_file(
     world: &World,
 ) -> Result<Box<dyn Format>, DataError> {
     if options.whole_rows {
+        if parquet::is_parquet(path, world.files())? {
+            let rows = parquet_rows::ParquetRows::open(path, world.files())?;
+            return Ok(Box::new(Held::new(rows)));
+        }
         let input = Input::open(path, world.files())?;
         if !json_lines::is_json_lines(input.name()) {
             return Err(DocumentError::NotJsonLines { path: path.to_owned() }.into());

@@ -14,6 +14,7 @@ use parquet::basic::Type;
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::data_type::{ByteArray, ByteArrayType};
 use parquet::errors::ParquetError;
+use parquet::file::metadata::RowGroupMetaData;
 use parquet::file::reader::{ChunkReader, FileReader as _, Length, SerializedFileReader};
 use parquet::schema::types::SchemaDescriptor;
 
@@ -66,8 +67,7 @@ pub(crate) struct ParquetFile {
 
 impl ParquetFile {
     pub(crate) fn open(path: &Path, column: &str, files: &dyn Files) -> Result<Self, DataError> {
-        let chunks = Chunks { file: Arc::from(files.open(path)?) };
-        let reader = SerializedFileReader::new(chunks).map_err(|error| failed(path, &error))?;
+        let reader = open(path, files)?;
         let schema = reader.metadata().file_metadata().schema_descr();
         let column_index = find(path, column, schema)?;
         let full_level = schema.column(column_index).max_def_level();
@@ -201,6 +201,24 @@ impl Whole for ParquetFile {
     }
 }
 
+/// Opens a file and reads its metadata.
+pub(super) fn open(
+    path: &Path,
+    files: &dyn Files,
+) -> Result<SerializedFileReader<Chunks>, DataError> {
+    let chunks = Chunks { file: Arc::from(files.open(path)?) };
+    let reader = SerializedFileReader::new(chunks).map_err(|error| failed(path, &error))?;
+    // The reader takes it for granted that these are not negative.
+    for column in reader.metadata().row_groups().iter().flat_map(RowGroupMetaData::columns) {
+        let start = column.dictionary_page_offset().unwrap_or(column.data_page_offset());
+        if start < 0 || column.compressed_size() < 0 || column.num_values() < 0 {
+            let reason = "a column begins or ends before the file".to_owned();
+            return Err(DocumentError::Parquet { path: path.to_owned(), reason }.into());
+        }
+    }
+    Ok(reader)
+}
+
 /// Index of the text column with this name.
 fn find(path: &Path, column: &str, schema: &SchemaDescriptor) -> Result<usize, DocumentError> {
     let columns = schema.columns();
@@ -226,7 +244,7 @@ fn find(path: &Path, column: &str, schema: &SchemaDescriptor) -> Result<usize, D
 }
 
 /// Converts a reader error, unless the disk failed.
-fn failed(path: &Path, error: &ParquetError) -> DataError {
+pub(super) fn failed(path: &Path, error: &ParquetError) -> DataError {
     if let ParquetError::External(cause) = error
         && let Some(error) = cause.downcast_ref::<FileError>()
     {
@@ -239,7 +257,7 @@ fn failed(path: &Path, error: &ParquetError) -> DataError {
 }
 
 /// Adapter from platform files to the Parquet reader.
-struct Chunks {
+pub(super) struct Chunks {
     file: Arc<dyn FileReader>,
 }
 
@@ -270,7 +288,7 @@ impl ChunkReader for Chunks {
 }
 
 /// Reads a file from an offset on.
-struct From {
+pub(super) struct From {
     file: Arc<dyn FileReader>,
     position: u64,
 }

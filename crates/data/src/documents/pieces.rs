@@ -54,9 +54,9 @@ pub(crate) trait Whole: Send {
     fn skip(&mut self, count: u64) -> Result<u64, DataError>;
     /// Number of bytes read from disk.
     fn position_bytes(&self) -> u64;
-    /// Line of the last document, from 1; 0 where documents are no lines.
-    fn row(&self) -> u64 {
-        0
+    /// Place of the last document in the file, as "line 1"; empty where documents have none.
+    fn place(&self) -> String {
+        String::new()
     }
 }
 
@@ -97,7 +97,7 @@ impl<W: Whole> Format for Held<W> {
         self.format.position_bytes()
     }
 
-    fn row(&self) -> u64 {
-        self.format.row()
+    fn place(&self) -> String {
+        self.format.place()
     }
 }
