@@ -645,10 +645,13 @@ function showMemory() {
   if (rows.length > 0) {
     children.push(legendOf(names), bars(rows, memoryBytes));
     if (planned.length > shown.length) children.push(make("p", { class: "hint" }, `${planned.length - shown.length} more ranks`));
-    children.push(make("details", {}, make("summary", {}, "Table of planned memory"), make("table", {},
-      make("thead", {}, row(["rank", ...names], "th")),
+    const table = make("table");
+    const details = make("details", {}, make("summary", {}, "Table of planned memory"), table);
+    // Filled when it is opened: it has a row a rank.
+    details.addEventListener("toggle", () => table.replaceChildren(make("thead", {}, row(["rank", ...names], "th")),
       make("tbody", {}, ...planned.map(({ rank, parts }) =>
-        row([make("th", { scope: "row" }, String(rank)), ...parts.map(([, value]) => memoryBytes(value))]))))));
+        row([make("th", { scope: "row" }, String(rank)), ...parts.map(([, value]) => memoryBytes(value))])))));
+    children.push(details);
   }
   const measured = Math.max(0, ...ranks.map((rank) => rank.resident_bytes || 0));
   const process = [];
@@ -1075,7 +1078,11 @@ function start() {
   byId("step-all").addEventListener("click", () => timeline.reset());
   byId("explain-again").addEventListener("click", () => { state.fetched.explain = false; refresh(); });
   let resized = 0;
-  new ResizeObserver(() => {
+  let width = 0;
+  new ResizeObserver(([entry]) => {
+    // Its height changes with every table.
+    if (entry.contentRect.width === width) return;
+    width = entry.contentRect.width;
     cancelAnimationFrame(resized);
     resized = requestAnimationFrame(() => { charts.forEach((chart) => chart.redraw()); timeline.redraw(); });
   }).observe(byId("main"));

@@ -5,7 +5,7 @@
 //!
 //! # Layout
 //! - [`history`]: the events of a run, bounded in memory; [`columns`]: its steps
-//! - [`downsample`]: curves as few points as a screen has pixels
+//! - [`mod@downsample`]: curves as few points as a screen has pixels
 //! - [`runs`]: the table of runs, and what the caller knows about each; [`watch`]: the thread that
 //!   follows their event files
 //! - [`token`], [`guard`]: rules for requests; [`api`]: targets and answers; `overview`: all runs;

@@ -7,7 +7,7 @@
 //! # Layout
 //! - [`facts`]: what is known about a run; [`measured_step`]: its median step
 //! - `replay`: the step program with measured durations; [`what_if`]: replays with a change
-//! - [`planned_step`]: the step program in time, as planned
+//! - [`mod@planned_step`]: the step program in time, as planned
 //! - [`memory_part`]: memory by part
 //! - [`slow_rank`]: ranks slower than others with as much work
 //! - [`parts`]: parts of the step; [`causes`]: causes and their thresholds
