@@ -35,7 +35,7 @@ Open the printed address in a browser. It has a random token: whoever has it may
 can be changed. Ctrl-C ends the server. The newest 64 runs are shown.
 
 The connection is not encrypted, so listen on this host only (the default) and reach another host
-through ssh: ssh -L 8080:127.0.0.1:8080 HOST, with --listen 127.0.0.1:8080 there.")]
+through ssh: ssh -L 8080:127.0.0.1:8080 host, with --listen 127.0.0.1:8080 there.")]
 pub(crate) struct Arguments {
     /// Run folders, or folders of run folders (default: runs)
     #[arg(value_name = "RUN")]
