@@ -5,7 +5,7 @@ use crate::epochs;
 use crate::failure::Failure;
 use crate::resume_command::next_dir;
 use lockstep_checkpoint::pytorch::is_one as is_other_program;
-use lockstep_cluster::role::has_launcher;
+use lockstep_cluster::role::launched_world_size;
 use lockstep_config::{Recipe, Sources};
 use lockstep_planner::traffic::check_algorithms;
 use lockstep_platform::{FileKind, World};
@@ -164,7 +164,9 @@ fn resolve_as_rank(
     explicit: &Sources,
     world: &World,
 ) -> Result<Recipe, Failure> {
-    let Some(world_size) = world_size(world).filter(|_| !explicit.sets_explicitly(WORKERS)) else {
+    let Some(world_size) =
+        launched_world_size(world).filter(|_| !explicit.sets_explicitly(WORKERS))
+    else {
         return Ok(pretrained::resolve(sources, world)?);
     };
     let resolve_with = |workers: usize| {
@@ -197,14 +199,4 @@ fn resolve_as_rank(
         let lines = if text.contains(WORKERS) { format!("{text}\n{origin}") } else { text };
         Failure::new(error.blame(), lines)
     })
-}
-
-/// World size of the launcher that started this process as a rank. The workers of our own launcher
-/// have the recipe of their command line.
-fn world_size(world: &World) -> Option<usize> {
-    let variable = |name| world.host().env(name);
-    if has_launcher(world) || variable("RANK").is_none() {
-        return None;
-    }
-    variable("WORLD_SIZE")?.trim().parse().ok().filter(|size| *size > 0)
 }

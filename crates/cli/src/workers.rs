@@ -10,10 +10,12 @@ use crate::resume_command::{quoted, resume_command};
 use lockstep_cluster::launch::INTERRUPT_REPEAT;
 use lockstep_cluster::relay::{LAST_STEP, RUN_FOLDER};
 use lockstep_cluster::rendezvous::Ticket;
-use lockstep_cluster::role::{RESTARTS, RUN_DIR, SAVES, follow_launcher, has_launcher};
+use lockstep_cluster::role::{
+    RESTARTS, RUN_DIR, SAVES, follow_launcher, has_launcher, launched_world_size,
+};
 use lockstep_cluster::threads::{self, WorkerFailure};
 use lockstep_cluster::{
-    JoinedWorker, Launch, RemoteWorkers, RestartPolicy, Role, join, launch, role,
+    ClusterError, JoinedWorker, Launch, RemoteWorkers, RestartPolicy, Role, join, launch, mpi, role,
 };
 use lockstep_comm::Comm;
 use lockstep_config::{Blame, Recipe};
@@ -88,9 +90,11 @@ pub(crate) fn run<T: Send + 'static>(
     let role = role(recipe, world)?;
     // A worker of an elastic run uses the world size of this attempt.
     let sized = match &role {
-        Role::Worker(place) => recipe.with_workers(place.num_ranks - recipe.num_server_ranks()),
         Role::SingleWorker => recipe.with_workers(1),
-        Role::ThreadHost | Role::Launcher => recipe.clone(),
+        role => match role.place() {
+            Some((_, num_ranks)) => recipe.with_workers(num_ranks - recipe.num_server_ranks()),
+            None => recipe.clone(),
+        },
     };
     let (requested, recipe) = (recipe, &sized);
     let arena_bytes = lockstep_trainer::arena_bytes(recipe);
@@ -101,7 +105,7 @@ pub(crate) fn run<T: Send + 'static>(
         world.processes().defer_termination(true);
     }
     let mut options = LaunchOptions::default();
-    if !has_launcher(world) && !matches!(role, Role::Worker(_)) {
+    if !has_launcher(world) && role.place().is_none() {
         options = check()?;
         if !quiet {
             warn_of_threads(recipe, world);
@@ -110,10 +114,8 @@ pub(crate) fn run<T: Send + 'static>(
             world.processes().handle_interrupts(Interrupts::Explain(line));
         }
     }
-    let prints_next = match &role {
-        Role::Worker(place) => !has_launcher(world) && place.rank.0 == 0,
-        Role::SingleWorker | Role::ThreadHost | Role::Launcher => !has_launcher(world),
-    };
+    let is_first = role.place().is_none_or(|(rank, _)| rank == 0);
+    let prints_next = !has_launcher(world) && is_first;
     let outcome = run_role(role, recipe, world, options, arena_bytes, run_dir, work);
     if !has_launcher(world) {
         world.processes().accept_interrupts();
@@ -160,17 +162,30 @@ fn run_role<T: Send + 'static>(
         }
         Role::Launcher => start_all(recipe, world, options, run_dir).map(|()| None),
         Role::Worker(place) => {
-            let outcome = join::join_worker(recipe, world, &place, arena_bytes, warn)
-                .map_err(Failure::from)
-                .and_then(|member| {
-                    Ok(work(&on_this_machine(recipe, world, &member), &member.comm)?)
-                });
-            // Our launcher prefixes error lines with the rank; others may not.
-            let has_prefix = has_launcher(world);
-            outcome
-                .map_err(|failure| if has_prefix { failure } else { failure.of_rank(place.rank.0) })
+            let joined = join::join_worker(recipe, world, &place, arena_bytes, warn);
+            work_as(place.rank.0, joined, recipe, world, work)
+        }
+        Role::MpiWorker(launched) => {
+            let joined = mpi::join_mpi_worker(recipe, world, &launched, arena_bytes, warn);
+            work_as(launched.rank, joined, recipe, world, work)
         }
     }
+}
+
+/// Runs the work of a rank that has joined.
+fn work_as<T>(
+    rank: usize,
+    joined: Result<JoinedWorker, ClusterError>,
+    recipe: &Recipe,
+    world: &World,
+    work: impl Fn(&Recipe, &Comm) -> Result<Option<T>, TrainError>,
+) -> Result<Option<T>, Failure> {
+    let outcome = joined
+        .map_err(Failure::from)
+        .and_then(|member| Ok(work(&on_this_machine(recipe, world, &member), &member.comm)?));
+    // Our launcher prefixes error lines with the rank; others may not.
+    let has_prefix = has_launcher(world);
+    outcome.map_err(|failure| if has_prefix { failure } else { failure.of_rank(rank) })
 }
 
 /// The command that continues after a failure: one that resumes a run that was saved on request, or
@@ -273,7 +288,7 @@ pub(crate) fn serve(world: &World, addr: &str, quiet: bool) -> Result<(), Failur
 
 /// Whether a launcher started this process as a worker.
 pub(crate) fn is_worker(world: &World) -> bool {
-    world.host().env("RANK").is_some()
+    world.host().env("RANK").is_some() || launched_world_size(world).is_some()
 }
 
 /// Numbers of workers, and the policy for lost ones.

@@ -2,6 +2,7 @@
 
 use lockstep_comm::CommError;
 use lockstep_config::Blame;
+use lockstep_mpi::MpiError;
 use lockstep_platform::{NetError, ProcessError, ThreadError};
 
 use crate::rendezvous::RendezvousError;
@@ -43,6 +44,23 @@ pub enum ClusterError {
         /// Transport between the workers.
         transport: &'static str,
     },
+    /// The recipe selects MPI, but no MPI launcher started this process.
+    #[error(
+        "run.transport = \"mpi\" needs the launcher of that MPI; try mpirun -n {num_ranks} \
+         lockstep ..., or run.transport = \"auto\""
+    )]
+    NoMpiLauncher {
+        /// Number of processes to start.
+        num_ranks: usize,
+    },
+    /// The message from rank 0 through MPI is no address.
+    #[error(
+        "rank 0 sent no address through MPI; start all ranks with the same version of lockstep"
+    )]
+    MpiInvitation,
+    /// MPI failed.
+    #[error(transparent)]
+    Mpi(#[from] MpiError),
     /// The launcher ended before this worker started.
     #[error("the process that started this worker has ended")]
     Orphan,
@@ -83,6 +101,9 @@ impl ClusterError {
             | Self::WorldSize { .. }
             | Self::ThreadsAmongProcesses { .. }
             | Self::NotOneHost { .. }
+            | Self::NoMpiLauncher { .. }
+            | Self::MpiInvitation
+            | Self::Mpi(_)
             | Self::Process(_)
             | Self::Thread(_)
             | Self::Net(_) => Blame::User,

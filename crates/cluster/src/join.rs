@@ -11,6 +11,7 @@ use lockstep_comm::transport::{Channels, hosts};
 use lockstep_comm::{Comm, Options};
 use lockstep_config::{Recipe, TransportChoice};
 use lockstep_mesh::Rank;
+use lockstep_mpi::Process;
 use lockstep_platform::{Listener, World};
 use std::time::Duration;
 
@@ -23,6 +24,8 @@ pub struct JoinedWorker {
     pub comm: Comm,
     /// Number of workers on this host, this one included.
     pub num_local: usize,
+    /// MPI, where its launcher started this worker; it ends after the communicator.
+    pub mpi: Option<Process>,
 }
 
 /// Communicator of a world of one rank.
@@ -34,7 +37,7 @@ pub fn join_single(
     let timeout = recipe.run.deadline();
     let mut comms = Comm::threads(world, 1, &Options { arena_bytes, timeout })?;
     let comm = comms.pop().expect("a world of one rank");
-    Ok(JoinedWorker { comm, num_local: 1 })
+    Ok(JoinedWorker { comm, num_local: 1, mpi: None })
 }
 
 /// Joins as a worker process and waits for the other workers. `log` receives rejected clients and
@@ -52,7 +55,7 @@ pub fn join_worker(
         settings.wait_reports.first = settings.wait_reports.every;
     }
     let joined = rendezvous::join(world, rank_env, &settings)?;
-    open_comm(recipe, world, joined, arena_bytes)
+    open_comm(recipe, world, joined, arena_bytes, None)
 }
 
 /// Joins the run and opens its transport ([`hosts::connect`]).
@@ -102,7 +105,7 @@ pub fn thread_ranks(
     let comms = Comm::threads(world, num_ranks, &options)?;
     Ok(comms
         .into_iter()
-        .map(|comm| ThreadRank::Connected(JoinedWorker { comm, num_local: num_ranks }))
+        .map(|comm| ThreadRank::Connected(JoinedWorker { comm, num_local: num_ranks, mpi: None }))
         .collect())
 }
 
@@ -124,30 +127,33 @@ impl ThreadRank {
                 rendezvous::join(world, &rank_env, &settings)?
             }
         };
-        open_comm(recipe, world, joined, arena_bytes)
+        open_comm(recipe, world, joined, arena_bytes, None)
     }
 }
 
-fn settings(recipe: &Recipe) -> Settings {
-    let shares_memory = recipe.run.transport != TransportChoice::Tcp;
+/// Settings of the rendezvous of a run.
+pub(crate) fn settings(recipe: &Recipe) -> Settings {
+    let shares_memory = !recipe.run.transport.has_messages_only();
     let timeout = recipe.run.deadline().max(MIN_JOIN_TIMEOUT);
     Settings { shares_memory, timeout, encrypt: recipe.run.encrypt, ..Settings::default() }
 }
 
-/// Opens the communicator of a rank that has joined.
-fn open_comm(
+/// Opens the communicator of a rank that has joined, with MPI for its data if given.
+pub(crate) fn open_comm(
     recipe: &Recipe,
     world: &World,
     joined: ConnectedRank,
     arena_bytes: usize,
+    mpi: Option<Process>,
 ) -> Result<JoinedWorker, ClusterError> {
     let num_local = joined.num_local();
-    let options = TcpOptions { emulate: recipe.emulate.clone(), ..TcpOptions::default() };
+    let emulate = recipe.emulate.clone();
+    let options = TcpOptions { emulate, mpi: mpi.clone(), ..TcpOptions::default() };
     let wires = hosts::connect(world, joined, settings(recipe).memory(arena_bytes), &options)?;
     let comm = Comm::world(world, wires)?.within(recipe.run.deadline());
     comm.probe()?;
     if recipe.run.transport == TransportChoice::Shm && comm.transport() != "shm" {
         return Err(ClusterError::NotOneHost { transport: comm.transport() });
     }
-    Ok(JoinedWorker { comm, num_local })
+    Ok(JoinedWorker { comm, num_local, mpi })
 }

@@ -8,7 +8,7 @@
 //! # Layout
 //! - [`role`](mod@role): role of this process: single worker, launcher or worker
 //! - [`rendezvous`]: the ranks of a run find each other, authenticate and connect
-//! - [`join`]: communicator of a worker, over any transport
+//! - [`join`]: communicator of a worker, over any transport; [`mpi`]: under an MPI launcher
 //! - [`launch`](mod@launch): starts and watches worker processes
 //! - [`membership`]: running workers of one attempt; [`supervisor`]: restart policy;
 //!   [`slot_table`]: slots of an elastic run
@@ -42,6 +42,8 @@ pub mod role;
 pub mod rendezvous;
 
 pub mod join;
+
+pub mod mpi;
 
 pub mod launch;
 

@@ -7,7 +7,8 @@
 use crate::ClusterError;
 pub use crate::rendezvous::LAUNCHER;
 use crate::rendezvous::RankEnv;
-use lockstep_config::{Isolation, Recipe};
+use lockstep_config::{Isolation, Recipe, TransportChoice};
+use lockstep_mpi::Launched;
 use lockstep_platform::World;
 
 /// Environment variable that is set if the launcher writes to a terminal.
@@ -33,17 +34,59 @@ pub enum Role {
     Launcher,
     /// Worker with its rank.
     Worker(RankEnv),
+    /// Worker that an MPI launcher started.
+    MpiWorker(Launched),
+}
+
+impl Role {
+    /// Rank and world size of a worker that a launcher started.
+    pub fn place(&self) -> Option<(usize, usize)> {
+        match self {
+            Self::Worker(env) => Some((env.rank.0, env.num_ranks)),
+            Self::MpiWorker(launched) => Some((launched.rank, launched.num_ranks)),
+            Self::SingleWorker | Self::ThreadHost | Self::Launcher => None,
+        }
+    }
+}
+
+/// World size of the launcher that started this process as a rank; `None` without one. The workers
+/// of our own launcher have the recipe of its command line.
+pub fn launched_world_size(world: &World) -> Option<usize> {
+    let variable = |name| world.host().env(name);
+    if has_launcher(world) {
+        return None;
+    }
+    if variable("RANK").is_some() {
+        return variable("WORLD_SIZE")?.trim().parse().ok().filter(|size| *size > 0);
+    }
+    mpi_launched(world).map(|launched| launched.num_ranks)
+}
+
+/// An MPI launcher that started several processes. One that started a single process, as batch
+/// systems do for a script, leaves the workers to us.
+fn mpi_launched(world: &World) -> Option<Launched> {
+    lockstep_mpi::launched(world).filter(|launched| launched.num_ranks > 1)
 }
 
 /// Determines the role of this process.
 pub fn role(recipe: &Recipe, world: &World) -> Result<Role, ClusterError> {
     let is_started = ["RANK", "WORLD_SIZE"].iter().any(|name| world.host().env(name).is_some());
-    if !is_started {
-        return Ok(own_role(recipe));
+    let role = if is_started {
+        let env =
+            RankEnv::from_env(world).map_err(|source| ClusterError::Environment { source })?;
+        started_role(recipe, env.num_ranks, Role::Worker(env))?
+    } else if let Some(launched) = mpi_launched(world) {
+        started_role(recipe, launched.num_ranks, Role::MpiWorker(launched))?
+    } else {
+        own_role(recipe)
+    };
+    let needs_mpi = recipe.run.transport == TransportChoice::Mpi;
+    match role {
+        Role::Launcher | Role::Worker(_) if needs_mpi => {
+            Err(ClusterError::NoMpiLauncher { num_ranks: recipe.num_ranks() })
+        }
+        role => Ok(role),
     }
-    let rank_env =
-        RankEnv::from_env(world).map_err(|source| ClusterError::Environment { source })?;
-    started_role(recipe, rank_env)
 }
 
 /// Role of a process that no launcher started.
@@ -57,8 +100,8 @@ fn own_role(recipe: &Recipe) -> Role {
 }
 
 /// Role of a process that a launcher started.
-fn started_role(recipe: &Recipe, rank_env: RankEnv) -> Result<Role, ClusterError> {
-    let (world_size, sizes) = (rank_env.num_ranks, recipe.rank_counts());
+fn started_role(recipe: &Recipe, world_size: usize, worker: Role) -> Result<Role, ClusterError> {
+    let sizes = recipe.rank_counts();
     if world_size == 1 && recipe.run.isolation == Isolation::Threads {
         return Ok(own_role(recipe));
     }
@@ -69,7 +112,7 @@ fn started_role(recipe: &Recipe, rank_env: RankEnv) -> Result<Role, ClusterError
         let servers = recipe.num_server_ranks();
         return Err(ClusterError::WorldSize { world_size, sizes, servers });
     }
-    Ok(if world_size == 1 { Role::SingleWorker } else { Role::Worker(rank_env) })
+    Ok(if world_size == 1 { Role::SingleWorker } else { worker })
 }
 
 /// Ties this process to the `lockstep` launcher that started it, if any: it ends with the launcher.
@@ -97,6 +140,10 @@ mod tests {
     fn recipe(sets: &[&str]) -> Recipe {
         let sets = sets.iter().map(|set| (*set).to_owned()).collect();
         resolve(&Sources { sets, ..Sources::default() }).expect("a sound recipe")
+    }
+
+    fn started_role(recipe: &Recipe, env: RankEnv) -> Result<Role, ClusterError> {
+        super::started_role(recipe, env.num_ranks, Role::Worker(env))
     }
 
     fn rank_env(rank: usize, num_ranks: usize) -> RankEnv {

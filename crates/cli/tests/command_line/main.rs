@@ -51,6 +51,7 @@ mod lab;
 mod launch;
 mod layouts;
 mod methods;
+mod mpi;
 mod pipelines;
 mod plan;
 mod problems;

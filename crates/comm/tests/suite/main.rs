@@ -5,6 +5,7 @@ mod common;
 mod emulate;
 mod failures;
 mod mismatch;
+mod mpi;
 mod processes;
 mod properties;
 mod starved;

@@ -42,7 +42,8 @@ topic! {
         isolation: Isolation = "processes";
 
         /// Transport between workers; auto uses shared memory within a host and TCP between hosts.
-        /// threads needs run.isolation = threads, shm needs processes.
+        /// threads needs run.isolation = threads, shm needs processes. mpi moves the data by the
+        /// cluster's own MPI, under its launcher (mpirun).
         transport: TransportChoice = "auto";
 
         /// Whether TCP traffic between workers is encrypted; workers authenticate with the run's
@@ -127,6 +128,8 @@ choices! {
         Shm = "shm",
         /// TCP, within a host too.
         Tcp = "tcp",
+        /// The cluster's MPI, for processes that its launcher started.
+        Mpi = "mpi",
     }
 
     /// Instruction set of the kernels.
@@ -139,6 +142,13 @@ choices! {
         Avx2 = "avx2",
         /// Plain Rust, any machine.
         Portable = "portable",
+    }
+}
+
+impl TransportChoice {
+    /// Whether ranks exchange messages only, even on one host.
+    pub fn has_messages_only(self) -> bool {
+        matches!(self, Self::Tcp | Self::Mpi)
     }
 }
 
@@ -194,11 +204,19 @@ pub(crate) const RULES: Rules = Rules::new(&[
         let isolation = c.run.isolation;
         let needed = match (c.run.transport, isolation) {
             (TransportChoice::Threads, Isolation::Processes) => Isolation::Threads,
-            (TransportChoice::Shm, Isolation::Threads) => Isolation::Processes,
+            (TransportChoice::Shm | TransportChoice::Mpi, Isolation::Threads) => {
+                Isolation::Processes
+            }
             _ => return None,
         };
         let rule = format!("does not connect workers with run.isolation = \"{isolation}\"");
         c.refuse(true, rule, format!("\"auto\" or run.isolation = \"{needed}\""))
+    }),
+    // What MPI moves is outside of the streams that are encrypted.
+    Rule::new(&["run.encrypt", "run.transport"], |c| {
+        let is_broken = c.run.encrypt && c.run.transport == TransportChoice::Mpi;
+        let rule = "is not possible with run.transport = \"mpi\", whose library moves the data";
+        c.refuse(is_broken, rule, "false or run.transport = \"tcp\"")
     }),
     // A failed thread takes its process down, so only processes can be restarted.
     Rule::new(&["run.restarts", "run.isolation"], |c| {

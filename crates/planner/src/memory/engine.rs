@@ -9,7 +9,7 @@ use super::{checkpoint, mapped_pages, strategy};
 use crate::shorter_steps::ShorterSteps;
 use crate::traffic::{GroupCalls, Interconnect, StepInputs, StepKind, rank_at, step_calls};
 use lockstep_config::units::{Bytes, Seconds};
-use lockstep_config::{Isolation, Recipe, TransportChoice};
+use lockstep_config::{Isolation, Recipe};
 use lockstep_mesh::{Axis, Rank};
 use lockstep_model::{Blueprint, ProductPlan};
 use lockstep_parallel::{Activations, Footprint, ReplicaPlan, from_recipe};
@@ -228,7 +228,7 @@ impl Memory {
     /// rank and its mapped pages where they are processes.
     pub fn processes(&self, recipe: &Recipe, process: Process) -> Vec<ProcessMemory> {
         let num_ranks = self.ranks.len() as u64;
-        let has_links = num_ranks > 1 && recipe.run.transport == TransportChoice::Tcp;
+        let has_links = num_ranks > 1 && recipe.run.transport.has_messages_only();
         // A small run needs most memory before it has a model, while it measures its links.
         let at_peak = |of: ProcessMemory, num_workers: u64| {
             let probing = process.probing(num_workers, num_ranks - num_workers);

@@ -18,11 +18,11 @@ pub struct Interconnect {
 impl Interconnect {
     /// Interconnect of a recipe's workers on one machine, before any measurement.
     pub fn of_recipe(recipe: &Recipe) -> Self {
-        let interconnect = match recipe.run.transport {
-            TransportChoice::Tcp => Self::messages(recipe.run.workers),
-            _ => Self::memory(recipe.run.workers),
+        let between = match recipe.run.transport {
+            TransportChoice::Tcp | TransportChoice::Mpi => Self::messages,
+            TransportChoice::Auto | TransportChoice::Threads | TransportChoice::Shm => Self::memory,
         };
-        interconnect.with_algorithms_of(recipe)
+        between(recipe.run.workers).with_algorithms_of(recipe)
     }
 
     /// Interconnect whose calls use the algorithms that a recipe fixes.

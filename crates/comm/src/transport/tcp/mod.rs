@@ -12,6 +12,7 @@
 //! - `message_probe`: waiting for a message without receiving it
 //! - `control`: the control messages; `verdict_exchange`: agreement on one verdict;
 //!   `peer_error`: errors of one peer; `epoch`: continuing on the same streams after a failure
+//! - `mpi`: data streams over MPI instead
 //! - `emulate`: emulated bandwidth, latency, jitter and packet loss
 
 mod connection;
@@ -22,6 +23,7 @@ mod frame;
 pub(crate) mod hostile;
 mod inbox;
 mod message_probe;
+mod mpi;
 mod peer_error;
 mod receiver;
 mod sender;
@@ -39,6 +41,7 @@ use std::time::Duration;
 use lockstep_auth::stream_set::SealedStreamSet;
 use lockstep_config::Emulate;
 use lockstep_mesh::Rank;
+use lockstep_mpi::Process;
 use lockstep_platform::{Interest, NetError, Stream, StreamSet, World};
 
 use super::shared::SharedWorld;
@@ -51,6 +54,7 @@ use crate::verdict::Verdict;
 pub use connection::{Connection, Connections};
 use control::Control;
 use emulate::{EmulatedSet, LinkDirection};
+use mpi::MpiSet;
 use peer_error::PeerError;
 use receiver::Receiver;
 use sender::Sender;
@@ -68,12 +72,14 @@ pub struct TcpOptions {
     pub max_unexpected_bytes: usize,
     /// Emulated link conditions.
     pub emulate: Emulate,
+    /// MPI for the data streams, whose ranks are those of the run.
+    pub mpi: Option<Process>,
 }
 
 impl Default for TcpOptions {
     fn default() -> Self {
         let spin = Duration::from_micros(50);
-        Self { spin, max_unexpected_bytes: 1 << 30, emulate: Emulate::none() }
+        Self { spin, max_unexpected_bytes: 1 << 30, emulate: Emulate::none(), mpi: None }
     }
 }
 
@@ -105,6 +111,8 @@ pub struct TcpTransport {
 /// Parameters that all channels of a rank share.
 struct Common<'a> {
     world: &'a World,
+    /// Index of the channel.
+    channel: usize,
     rank: Rank,
     num_local: usize,
     options: &'a TcpOptions,
@@ -118,6 +126,36 @@ fn directions(rank: Rank, num_ranks: usize, emulate: &Emulate) -> Vec<Arc<Mutex<
     let to = |peer: usize| Arc::new(Mutex::new(LinkDirection::new(emulate, rank.0, peer)));
     let num_directions = if emulate.has_links() { num_ranks } else { 0 };
     (0..num_directions).map(to).collect()
+}
+
+/// Streams of a channel: all over TCP, or those of data over MPI.
+enum Streams {
+    Tcp(Box<dyn StreamSet>),
+    Mpi(Box<MpiSet>),
+}
+
+impl Streams {
+    fn set(&mut self) -> &mut dyn StreamSet {
+        match self {
+            Self::Tcp(set) => &mut **set,
+            Self::Mpi(set) => &mut **set,
+        }
+    }
+
+    /// Adds the data streams to a rank. With MPI those over TCP are closed.
+    fn add_data(&mut self, peer: usize, data: Vec<Box<dyn Stream>>) -> Vec<usize> {
+        match self {
+            Self::Tcp(set) => data.into_iter().map(|stream| set.add(stream)).collect(),
+            Self::Mpi(set) => vec![set.add_peer(peer)],
+        }
+    }
+
+    fn into_set(self) -> Box<dyn StreamSet> {
+        match self {
+            Self::Tcp(set) => set,
+            Self::Mpi(set) => set,
+        }
+    }
 }
 
 /// A peer's control stream on another channel.
@@ -155,9 +193,10 @@ impl TcpTransport {
         };
         let control_copies = [to_others(0)?, to_others(1)?, to_others(2)?, to_others(3)?];
         let directions = directions(rank, connections[0].len(), &options.emulate);
-        let channel = |connections, control_copies| {
+        let channel = |channel, connections, control_copies| {
             let common = Common {
                 world,
+                channel,
                 rank,
                 num_local,
                 options,
@@ -166,9 +205,10 @@ impl TcpTransport {
             };
             Self::channel(&common, connections, control_copies)
         };
-        let mut control_copies = control_copies.into_iter();
+        let mut control_copies = control_copies.into_iter().enumerate();
         let mut next = |connections| {
-            channel(connections, control_copies.next().expect("one list for each channel"))
+            let (index, copies) = control_copies.next().expect("one list for each channel");
+            channel(index, connections, copies)
         };
         let [caller, background, sends, recvs] = connections;
         Ok([next(caller)?, next(background)?, next(sends)?, next(recvs)?])
@@ -184,9 +224,13 @@ impl TcpTransport {
         connections: Vec<Option<Connection>>,
         control_copies: Vec<ControlCopy>,
     ) -> Result<Self, NetError> {
-        let &Common { world, rank, num_local, options, directions, failure } = common;
+        let &Common { world, channel, rank, num_local, options, directions, failure } = common;
         let num_ranks = connections.len();
-        let mut set: Box<dyn StreamSet> = Box::new(SealedStreamSet::new(world.net().stream_set()));
+        let sealed = Box::new(SealedStreamSet::new(world.net().stream_set()));
+        let mut streams = match options.mpi.clone() {
+            Some(process) => Streams::Mpi(Box::new(MpiSet::new(world, sealed, process, channel))),
+            None => Streams::Tcp(sealed),
+        };
         let mut emulated = Vec::new();
         let mut links = Vec::new();
         let introduction =
@@ -198,21 +242,21 @@ impl TcpTransport {
             for stream in connection.data.iter().chain([&connection.control]) {
                 stream.set_nodelay(true)?;
             }
-            let control = Control::new(set.add(connection.control));
-            control.send(&mut *set, &introduction);
-            let streams: Vec<usize> =
-                connection.data.into_iter().map(|data| set.add(data)).collect();
+            let control = Control::new(streams.set().add(connection.control));
+            control.send(streams.set(), &introduction);
+            let data = streams.add_data(peer, connection.data);
             if let Some(direction) = directions.get(peer) {
-                emulated.extend(streams.iter().map(|&stream| (stream, Arc::clone(direction))));
+                emulated.extend(data.iter().map(|&stream| (stream, Arc::clone(direction))));
             }
             link_of[peer] = Some(links.len());
             links.push(Link {
                 peer: Rank(peer),
                 control,
-                sender: Sender::new(Rank(peer), &streams),
-                receiver: Receiver::new(Rank(peer), &streams, options.max_unexpected_bytes),
+                sender: Sender::new(Rank(peer), &data),
+                receiver: Receiver::new(Rank(peer), &data, options.max_unexpected_bytes),
             });
         }
+        let mut set = streams.into_set();
         if !emulated.is_empty() {
             set = Box::new(EmulatedSet::new(world, set, emulated));
         }
@@ -419,7 +463,7 @@ impl Transport for TcpTransport {
     }
 
     fn name(&self) -> &'static str {
-        "tcp"
+        if self.options.mpi.is_some() { "mpi" } else { "tcp" }
     }
 }
 
@@ -479,6 +523,12 @@ impl TcpTransport {
 impl Drop for TcpTransport {
     fn drop(&mut self) {
         // After a failure every rank has received a report instead.
+        if let Some(process) = &self.options.mpi
+            && self.failure.has_verdict()
+        {
+            // MPI would wait for the lost ranks for ever.
+            process.give_up();
+        }
         if !self.failure.has_verdict() {
             let goodbye = control::encode_goodbye();
             self.links.iter().for_each(|link| link.control.send(&mut *self.set, &goodbye));
