@@ -63,7 +63,7 @@ fn train_leaves_a_folder_with_recipe_events_weights_and_figures() {
         .lines()
         .map(|line| serde_json::from_str::<Value>(line).expect("a line is JSON")["event"].take())
         .collect();
-    let of_ranks = ["rank_counters"; 2];
+    let of_ranks = ["algorithm_bytes", "rank_counters", "rank_counters"];
     let steps = ["run_started", "step", "step", "step"];
     assert_eq!(names, [&steps[..], &of_ranks, &["evaluated", "run_finished"]].concat());
 
