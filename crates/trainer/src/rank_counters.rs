@@ -64,22 +64,6 @@ impl SentBytes {
         self.counted = sent_by_algorithm(replica);
     }
 
-    /// Bytes sent in steps so far, by axis and algorithm.
-    pub(crate) fn algorithms(&self) -> Vec<AlgorithmBytes> {
-        let names = Algorithm::NAMES.iter().chain([&MESSAGES]);
-        let of_axis = |(axis, bytes): (&&str, &[u64; NUM_METHODS])| {
-            let sent = names.clone().zip(*bytes).filter(|(_, bytes)| *bytes > 0);
-            let axis = (*axis).to_owned();
-            let entry = |(algorithm, bytes): (&&str, u64)| AlgorithmBytes {
-                axis: axis.clone(),
-                algorithm: (*algorithm).to_owned(),
-                bytes,
-            };
-            sent.map(entry).collect::<Vec<_>>()
-        };
-        AxisCounters::NAMES.iter().zip(&self.in_steps).flat_map(of_axis).collect()
-    }
-
     /// Bytes of a step that ends now, by axis.
     pub(crate) fn finish_step(&mut self, replica: &Replica) -> [u64; 4] {
         self.count(replica);
@@ -103,9 +87,58 @@ fn sent_by_algorithm(replica: &Replica) -> ByAlgorithm {
     })
 }
 
+/// Bytes sent by every algorithm along every axis, as an event that is used again: an evaluation
+/// allocates nothing.
+struct AlgorithmReport {
+    /// One for each algorithm of each axis, but for those in the event.
+    entries: Vec<AlgorithmBytes>,
+    event: Event,
+}
+
+/// Stands for an entry that is in the event.
+const TAKEN: AlgorithmBytes =
+    AlgorithmBytes { axis: String::new(), algorithm: String::new(), bytes: 0 };
+
+impl AlgorithmReport {
+    fn new() -> Self {
+        let names = Algorithm::NAMES.into_iter().chain([MESSAGES]);
+        let of_axis = |axis: &'static str| {
+            names.clone().map(move |algorithm| AlgorithmBytes {
+                axis: axis.to_owned(),
+                algorithm: algorithm.to_owned(),
+                bytes: 0,
+            })
+        };
+        let entries: Vec<_> = AxisCounters::NAMES.into_iter().flat_map(of_axis).collect();
+        let bytes = Vec::with_capacity(entries.len());
+        Self { entries, event: Event::AlgorithmBytes { step: 0, bytes } }
+    }
+
+    /// Visits the event with those that sent anything.
+    fn visit(&mut self, step: u64, sent: &SentBytes, visit: &mut impl FnMut(&Event)) {
+        let Event::AlgorithmBytes { step: at, bytes: listed } = &mut self.event else { return };
+        *at = step;
+        for (entry, bytes) in self.entries.iter_mut().zip(sent.in_steps.as_flattened()) {
+            if *bytes > 0 {
+                entry.bytes = *bytes;
+                listed.push(std::mem::replace(entry, TAKEN));
+            }
+        }
+        visit(&self.event);
+        let Event::AlgorithmBytes { bytes: listed, .. } = &mut self.event else { return };
+        let taken = self.entries.iter_mut().filter(|entry| entry.axis.is_empty());
+        for (place, entry) in taken.zip(listed.drain(..)) {
+            *place = entry;
+        }
+    }
+}
+
 /// Counters of this rank, and those of all ranks at the last exchange.
 pub(crate) struct RankCounters {
     pub(crate) sent: SentBytes,
+    by_algorithm: AlgorithmReport,
+    /// Bytes that the engine holds, by part, from the start on.
+    held: [f64; 5],
     /// Threads that compute in the process of this rank.
     num_threads: f64,
     /// Time, and time of processors, at the last exchange.
@@ -129,13 +162,20 @@ pub(crate) struct StepTotals {
 }
 
 impl RankCounters {
-    pub(crate) fn new(recipe: &Recipe, world: &World, replica: &Replica, threads: usize) -> Self {
+    pub(crate) fn new(recipe: &Recipe, world: &World, learner: &Learner, threads: usize) -> Self {
+        let replica = &learner.replica;
+        let Footprint { weights, gradients, optimizer, activations, buffers } =
+            replica.footprint(&learner.optimizer);
+        let held = [weights, gradients, optimizer, activations, buffers]
+            .map(|elements| (elements * size_of::<f32>()) as f64);
         let ranks_of_process = match recipe.run.isolation {
             Isolation::Threads => recipe.run.workers,
             Isolation::Processes => 1,
         };
         Self {
             sent: SentBytes::of(replica),
+            by_algorithm: AlgorithmReport::new(),
+            held,
             num_threads: (threads * ranks_of_process) as f64,
             measured_at: (world.clock().now(), world.host().cpu_time()),
             throttled_before: world.host().throttle_count(),
@@ -148,21 +188,17 @@ impl RankCounters {
     pub(crate) fn own(
         &mut self,
         world: &World,
-        learner: &Learner,
+        replica: &Replica,
         totals: &StepTotals,
     ) -> Counters {
-        let (host, replica) = (world.host(), &learner.replica);
+        let host = world.host();
         let known = |value: Option<u64>| value.map_or(f64::NAN, |value| value as f64);
         let memory = replica.accelerator().and_then(|device| device.memory().ok().flatten());
         let busy_share = self.take_busy_share(world).filter(|_| replica.accelerator().is_none());
         let throttled = host.throttle_count().zip(self.throttled_before);
         let [data, pipeline, tensor, strategy] =
             self.sent.in_steps.map(|bytes| bytes.iter().sum::<u64>() as f64);
-        let Footprint { weights, gradients, optimizer, activations, buffers } =
-            replica.footprint(&learner.optimizer);
-        let [weights, gradients, optimizer, activations, buffers] =
-            [weights, gradients, optimizer, activations, buffers]
-                .map(|elements| (elements * size_of::<f32>()) as f64);
+        let [weights, gradients, optimizer, activations, buffers] = self.held;
         [
             totals.wire_bytes as f64,
             totals.restarts as f64,
@@ -209,8 +245,8 @@ impl RankCounters {
     }
 
     /// Visits the events of all ranks, from the last exchange.
-    pub(crate) fn visit(&self, step: u64, mut visit: impl FnMut(&Event)) {
-        visit(&Event::AlgorithmBytes { step, bytes: self.sent.algorithms() });
+    pub(crate) fn visit(&mut self, step: u64, mut visit: impl FnMut(&Event)) {
+        self.by_algorithm.visit(step, &self.sent, &mut visit);
         let (by_rank, _) = self.gathered.as_chunks::<NUM_COUNTERS>();
         for (worker, counters) in by_rank.iter().enumerate() {
             let is_there = |other: &Counters| other[HOST].to_bits() == counters[HOST].to_bits();

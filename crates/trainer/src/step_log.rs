@@ -159,7 +159,7 @@ impl StepLog {
             exposed_seconds: Vec::with_capacity(capacity),
             straggler_wait_seconds: Vec::with_capacity(capacity),
             total_wire_bytes: 0,
-            counters: RankCounters::new(recipe, world, &learner.replica, cpu.num_threads()),
+            counters: RankCounters::new(recipe, world, learner, cpu.num_threads()),
             num_skipped: 0,
             num_overflows: 0,
             num_clipped: 0,

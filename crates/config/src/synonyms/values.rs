@@ -109,7 +109,7 @@ pub(crate) const VALUE_SYNONYMS: &[ValueSynonym] = &[
     of(PIPELINE, "gpipe", &["schedulegpipe", "fill-drain"]),
     of(PIPELINE, "zero-bubble", &["zb", "zb-h1", "zbh1", "interleavedzerobubble", "zbvzerobubble"]),
 
-    of(&["run.transport"], "auto", &["nccl", "gloo", "mpi", "ucc", "rccl", "hccl", "xla"]),
+    of(&["run.transport"], "auto", &["nccl", "gloo", "ucc", "rccl", "hccl", "xla"]),
     of(&["run.transport"], "shm", &["shared-memory", "sharedmem"]),
     of(&["run.isolation"], "threads", &["thread", "false"]),
     of(&["run.isolation"], "processes", &["process", "spawn", "fork", "true"]),

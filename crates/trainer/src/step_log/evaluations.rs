@@ -31,7 +31,7 @@ impl StepLog {
             exposed_seconds: sum(&self.exposed_seconds),
             straggler_wait_seconds: sum(&self.straggler_wait_seconds),
         };
-        let own = self.counters.own(&self.world, learner, &totals);
+        let own = self.counters.own(&self.world, replica, &totals);
         self.counters.exchange(&own, comm)
     }
 
