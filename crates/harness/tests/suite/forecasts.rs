@@ -231,7 +231,8 @@ fn pushes_without_a_gradient_replay_to_the_bytes_of_every_worker() {
     for (policy, are_spared) in policies {
         let recipe = LLAMA.with(&[&diverging[..], &steps, &servers, policy].concat());
         let (replayed, found, decisions) = replay(&mut runs, &recipe);
-        let is_some = |skips: &u64| (1..9).contains(skips);
+        // An asynchronous worker may pull after others have made every later gradient overflow.
+        let is_some = |skips: &u64| (1..=9).contains(skips);
         assert!(decisions.skips_by_worker.iter().all(is_some), "{policy:?}: {decisions:?}");
         assert_eq!(forecast(&recipe)[0].contains(found[0]), !are_spared, "{policy:?}: {found:?}");
         let found: Vec<_> = found.into_iter().map(ByteRange::exactly).collect();
