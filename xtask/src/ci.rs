@@ -135,7 +135,18 @@ mod tests {
     fn no_name_means_every_step() {
         assert_eq!(
             names(&select(&[]).unwrap()),
-            ["fmt", "tidy", "deny", "kernels", "clippy", "test", "model-check", "doc", "interop"]
+            [
+                "fmt",
+                "tidy",
+                "deny",
+                "kernels",
+                "clippy",
+                "test",
+                "model-check",
+                "doc",
+                "interop",
+                "browser"
+            ]
         );
     }
 
@@ -150,7 +161,7 @@ mod tests {
         assert_eq!(
             error,
             "no step `lint`; the steps are fmt, tidy, deny, kernels, clippy, test, model-check, \
-             doc, interop"
+             doc, interop, browser"
         );
     }
 

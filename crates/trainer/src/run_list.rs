@@ -243,7 +243,9 @@ mod tests {
         };
         record_failure(&at("0004"), &diverged, &world);
         drop(write_run(&at("0005"), &world, vec![step(3, 2.0)]));
-        let flight = br#"{"verdict": "rank 1 left\nduring all-reduce", "calls": []}"#;
+        let flight = br#"{"version": 1, "rank": 0, "num_ranks": 2, "written_by": 0, "host": null,
+            "process": null, "culprit": 1, "verdict": "rank 1 left\nduring all-reduce",
+            "groups": [], "calls": []}"#;
         world.files().create_dir_all(&at("0005/flight")).unwrap();
         world.files().write_atomic(&at("0005/flight/flight-rank-0.json"), flight).unwrap();
         drop(write_run(&at("0006"), &world, vec![]));
