@@ -28,6 +28,7 @@ mod epochs;
 mod failure;
 mod machine_peak;
 mod memory_report;
+mod newest_run;
 mod output;
 mod prediction;
 mod quantity;

@@ -149,11 +149,6 @@ impl Process {
         }
     }
 
-    /// Whether any message is in flight.
-    pub fn has_messages_in_flight(&self) -> bool {
-        self.0.shared.num_in_flight.load(Ordering::Acquire) > 0
-    }
-
     /// Ends without `MPI_Finalize`, which would wait for lost peers.
     pub fn give_up(&self) {
         self.0.shared.is_given_up.store(true, Ordering::Release);

@@ -82,38 +82,42 @@ impl Algorithm {
     }
 }
 
-/// Algorithms without a parameter, by name.
-const PLAIN: [(&str, Algorithm); 12] = [
-    ("tree", Algorithm::Tree),
-    ("butterfly", Algorithm::Butterfly),
-    ("rabenseifner", Algorithm::Rabenseifner),
-    ("halving", Algorithm::Halving),
-    ("doubling", Algorithm::Doubling),
-    ("pairwise", Algorithm::Pairwise),
-    ("direct", Algorithm::Direct),
-    ("one-shot", Algorithm::OneShot),
-    ("hierarchical", Algorithm::Hierarchical),
-    ("linear", Algorithm::Linear),
-    ("scatter-gather", Algorithm::ScatterGather),
-    ("dissemination", Algorithm::Dissemination),
+/// Algorithms without a parameter.
+const PLAIN: [Algorithm; 12] = [
+    Algorithm::Tree,
+    Algorithm::Butterfly,
+    Algorithm::Rabenseifner,
+    Algorithm::Halving,
+    Algorithm::Doubling,
+    Algorithm::Pairwise,
+    Algorithm::Direct,
+    Algorithm::OneShot,
+    Algorithm::Hierarchical,
+    Algorithm::Linear,
+    Algorithm::ScatterGather,
+    Algorithm::Dissemination,
 ];
 
 impl Algorithm {
     /// One ring in one direction.
     pub const RING: Self = Self::Ring { channels: 1 };
+
+    /// Name without the parameter.
+    pub const fn name(self) -> &'static str {
+        Self::NAMES[self.index()]
+    }
 }
 
 impl fmt::Display for Algorithm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())?;
         match *self {
-            Self::Ring { channels: 1 } => f.write_str("ring"),
-            Self::Ring { channels } => write!(f, "ring:{channels}"),
-            Self::DoubleTree { segments: 1 } => f.write_str("double-tree"),
-            Self::DoubleTree { segments } => write!(f, "double-tree:{segments}"),
-            plain => {
-                let named = PLAIN.iter().find(|(_, algorithm)| *algorithm == plain);
-                f.write_str(named.expect("every algorithm without a number has a name").0)
+            Self::Ring { channels: number } | Self::DoubleTree { segments: number }
+                if number != 1 =>
+            {
+                write!(f, ":{number}")
             }
+            _ => Ok(()),
         }
     }
 }
@@ -130,7 +134,7 @@ pub struct UnknownAlgorithm {
 }
 
 fn plain_names() -> String {
-    PLAIN.map(|(name, _)| name).join(", ")
+    PLAIN.map(Algorithm::name).join(", ")
 }
 
 impl FromStr for Algorithm {
@@ -138,8 +142,8 @@ impl FromStr for Algorithm {
 
     fn from_str(text: &str) -> Result<Self, UnknownAlgorithm> {
         let unknown = || UnknownAlgorithm { text: text.to_owned() };
-        if let Some((_, algorithm)) = PLAIN.iter().find(|(name, _)| *name == text) {
-            return Ok(*algorithm);
+        if let Some(algorithm) = PLAIN.into_iter().find(|algorithm| algorithm.name() == text) {
+            return Ok(algorithm);
         }
         let (name, number) = text.split_once(':').unwrap_or((text, "1"));
         let number: usize = number.parse().map_err(|_| unknown())?;
@@ -162,7 +166,7 @@ mod tests {
             Algorithm::Ring { channels: 4 },
             Algorithm::DoubleTree { segments: 8 },
         ];
-        for algorithm in PLAIN.map(|(_, algorithm)| algorithm).into_iter().chain(numbered) {
+        for algorithm in PLAIN.into_iter().chain(numbered) {
             assert_eq!(algorithm.to_string().parse(), Ok(algorithm));
         }
     }

@@ -280,8 +280,8 @@ impl StepLog {
             preference_margin: record.preference.preference_margin,
         });
         self.preference = record.preference;
-        let sent = self.counters.sent.finish_step(replica);
         if self.is_exported {
+            let sent = self.counters.sent.finish_step(replica);
             let tokens_per_second = record.num_tokens as f64 / step_seconds;
             self.record_resources(record.step + 1, sent, tokens_per_second);
         }

@@ -6,10 +6,10 @@
 //! be missing.
 
 use crate::failure::Failure;
+use crate::newest_run::newest_run;
 use crate::output;
 use crate::workers::print_status;
 use lockstep_platform::World;
-use lockstep_trainer::RunFolder;
 use lockstep_trainer::flight_record::{FlightCall, FlightError, FlightRecord, read_flight_records};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -77,7 +77,7 @@ struct RankReport {
 pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let folder = match &arguments.folder {
         Some(folder) => folder.clone(),
-        None => newest_run(world)?,
+        None => newest_run("doctor", world)?.path().to_owned(),
     };
     let dumps = read_all(&folder, world)?;
     let report = Report { folder: folder.display().to_string(), ..examine(&dumps) };
@@ -88,13 +88,6 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         print_status(&format!("the newest run is {}\n", report.folder));
     }
     output::text(&render(&report))
-}
-
-fn newest_run(world: &World) -> Result<PathBuf, Failure> {
-    let newest = RunFolder::newest_started(world)?.map(|run| run.path().to_owned());
-    newest.ok_or_else(|| {
-        Failure::user("there is no run under runs; name a folder: lockstep doctor FOLDER")
-    })
 }
 
 /// The records in a folder, or in its subfolder `flight`.

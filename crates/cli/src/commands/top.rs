@@ -2,6 +2,7 @@
 
 use crate::dashboard_runs::FolderRuns;
 use crate::failure::Failure;
+use crate::newest_run::newest_run;
 use crate::output;
 use crate::prediction;
 use crate::quantity::{count, percent, si_bytes};
@@ -61,9 +62,7 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let folder = match &arguments.run {
         Some(path) => RunFolder::started(path, world)?,
-        None => RunFolder::newest_started(world)?.ok_or_else(|| {
-            Failure::user("there is no run under runs; name a folder: lockstep top FOLDER")
-        })?,
+        None => newest_run("top", world)?,
     };
     let mut watched = Watched::new(folder.path(), world);
     if !io::stdout().is_terminal() {

@@ -22,11 +22,9 @@ use std::ops::Range;
 /// Share of exposed communication from which another division into buckets may pay. Below a
 /// twentieth of the step the gain is within the error of a replay.
 pub const EXPOSED: f64 = 0.05;
-/// Share of the probed bandwidth that calls should reach: NCCL's tests reach 80 to 90 % of the
-/// peak of a healthy fabric.
+/// Share of the probed bandwidth that calls should reach.
 pub const BANDWIDTH_REACHED: f64 = 0.8;
-/// Share of gradients that fp16 may round to zero. Below it a loss scale has done its work
-/// (Micikevicius et al. 2018, section 3.2, lost 5 % of the exponent range without one).
+/// Share of gradients that fp16 may round to zero. Below it a loss scale has done its work.
 pub const ZEROED: f64 = 0.05;
 /// Steps on either side of a change of the loss scale whose gradient norms are compared.
 const STEPS_AROUND_CHANGE: usize = 4;

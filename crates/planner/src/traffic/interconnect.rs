@@ -1,8 +1,8 @@
 //! Interconnect of the ranks: which of them share memory, and the cost of messages.
 
 use super::call::Call;
+use lockstep_config::Recipe;
 use lockstep_config::units::Seconds;
-use lockstep_config::{Recipe, TransportChoice};
 use lockstep_schedule::collective::overrides::AlgorithmOverrides;
 use lockstep_schedule::{Costs, Schedule, Topology, TuningTable, price};
 
@@ -18,10 +18,8 @@ pub struct Interconnect {
 impl Interconnect {
     /// Interconnect of a recipe's workers on one machine, before any measurement.
     pub fn of_recipe(recipe: &Recipe) -> Self {
-        let between = match recipe.run.transport {
-            TransportChoice::Tcp | TransportChoice::Mpi => Self::messages,
-            TransportChoice::Auto | TransportChoice::Threads | TransportChoice::Shm => Self::memory,
-        };
+        let has_messages = recipe.run.transport.has_messages_only();
+        let between = if has_messages { Self::messages } else { Self::memory };
         between(recipe.run.workers).with_algorithms_of(recipe)
     }
 

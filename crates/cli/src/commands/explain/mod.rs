@@ -5,10 +5,11 @@ mod straggler_trace;
 
 use crate::diagnosis::diagnose_run;
 use crate::failure::Failure;
+use crate::newest_run::newest_run;
 use crate::output;
 use crate::workers::print_status;
+use lockstep_planner::diagnosis::Diagnosis;
 use lockstep_platform::{FileKind, World};
-use lockstep_trainer::RunFolder;
 use lockstep_trainer::recorded_run::RecordedRun;
 use run_report::{RunReport, render};
 use serde_json::Value;
@@ -50,13 +51,12 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let path = match &arguments.run {
         Some(path) => path.clone(),
-        None => newest_run(world)?,
+        None => newest_run("explain", world)?.path().to_owned(),
     };
     if let Some(FileKind::File { .. }) = world.files().metadata(&path) {
         return straggler_trace::explain(&path, arguments.json, world);
     }
-    let recorded = RecordedRun::read(&path, world)?;
-    let diagnosis = diagnose_run(&recorded, world)?.ok_or_else(|| no_step(&recorded))?;
+    let (recorded, diagnosis) = diagnosed(&path, world)?;
     let report = RunReport::new(&recorded, &diagnosis);
     if arguments.json {
         return output::json(&report);
@@ -69,20 +69,22 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
 
 /// The report of a run as JSON, as `--json` prints it.
 pub(crate) fn report_json(folder: &Path, world: &World) -> Result<Value, Failure> {
-    let recorded = RecordedRun::read(folder, world)?;
-    let diagnosis = diagnose_run(&recorded, world)?;
-    let diagnosis = diagnosis.ok_or_else(|| no_step(&recorded))?;
+    let (recorded, diagnosis) = diagnosed(folder, world)?;
     Ok(serde_json::to_value(RunReport::new(&recorded, &diagnosis)).expect("our values are JSON"))
 }
 
 /// The report of a run as text, or why there is none.
 pub(crate) fn report_text(folder: &Path, world: &World) -> Result<String, String> {
-    let text = || {
-        let recorded = RecordedRun::read(folder, world)?;
-        let diagnosis = diagnose_run(&recorded, world)?.ok_or_else(|| no_step(&recorded))?;
-        Ok(render(&RunReport::new(&recorded, &diagnosis)))
-    };
-    text().map_err(|failure: Failure| failure.text().to_owned())
+    match diagnosed(folder, world) {
+        Ok((recorded, diagnosis)) => Ok(render(&RunReport::new(&recorded, &diagnosis))),
+        Err(failure) => Err(failure.text().to_owned()),
+    }
+}
+
+fn diagnosed(folder: &Path, world: &World) -> Result<(RecordedRun, Diagnosis), Failure> {
+    let recorded = RecordedRun::read(folder, world)?;
+    let diagnosis = diagnose_run(&recorded, world)?.ok_or_else(|| no_step(&recorded))?;
+    Ok((recorded, diagnosis))
 }
 
 fn no_step(run: &RecordedRun) -> Failure {
@@ -92,11 +94,4 @@ fn no_step(run: &RecordedRun) -> Failure {
         "{folder} has no finished step{why}; lockstep doctor {folder} reads the records of a \
          failure"
     ))
-}
-
-fn newest_run(world: &World) -> Result<PathBuf, Failure> {
-    let newest = RunFolder::newest_started(world)?.map(|run| run.path().to_owned());
-    newest.ok_or_else(|| {
-        Failure::user("there is no run under runs; name a folder: lockstep explain FOLDER")
-    })
 }

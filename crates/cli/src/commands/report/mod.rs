@@ -10,6 +10,7 @@ mod pdf;
 
 use crate::dashboard_runs::FolderRuns;
 use crate::failure::Failure;
+use crate::newest_run::newest_run;
 use crate::prediction;
 use crate::workers::print_status;
 use lockstep_dashboard::{History, Runs};
@@ -44,9 +45,7 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let folder = match &arguments.run {
         Some(path) => RunFolder::started(path, world)?,
-        None => RunFolder::newest_started(world)?.ok_or_else(|| {
-            Failure::user("there is no run under runs; name a folder: lockstep report FOLDER")
-        })?,
+        None => newest_run("report", world)?,
     };
     // Found before the work, where it is needed.
     let process = prediction::measure_process(world);

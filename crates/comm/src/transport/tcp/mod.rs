@@ -522,14 +522,13 @@ impl TcpTransport {
 
 impl Drop for TcpTransport {
     fn drop(&mut self) {
-        // After a failure every rank has received a report instead.
-        if let Some(process) = &self.options.mpi
-            && self.failure.has_verdict()
-        {
-            // MPI would wait for the lost ranks for ever.
-            process.give_up();
-        }
-        if !self.failure.has_verdict() {
+        if self.failure.has_verdict() {
+            // Every rank has received a report instead of a goodbye.
+            if let Some(process) = &self.options.mpi {
+                // MPI would wait for the lost ranks for ever.
+                process.give_up();
+            }
+        } else {
             let goodbye = control::encode_goodbye();
             self.links.iter().for_each(|link| link.control.send(&mut *self.set, &goodbye));
         }
