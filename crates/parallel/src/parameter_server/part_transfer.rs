@@ -12,6 +12,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(super) struct LostPart {
     pub(super) bucket: usize,
     pub(super) server: usize,
+    /// Rank of the lost server, and its loss.
+    pub(super) rank: usize,
+    pub(super) why: CommError,
     pub(super) kind: RequestKind,
     /// Number of requests that the server had received: none, or one.
     pub(super) was_requested: u64,
@@ -75,10 +78,10 @@ impl PartTransfer {
             let requested = ask(*rank);
             let was_requested = u64::from(requested.is_ok());
             match requested.and_then(|()| transfer(comm, std::slice::from_mut(window))) {
-                Err(CommError::Gone { .. }) => {
+                Err(why @ CommError::Gone { .. }) => {
                     let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
-                    let (bucket, server) = (self.bucket, *server);
-                    lost.push(LostPart { bucket, server, kind, was_requested });
+                    let (bucket, server, rank) = (self.bucket, *server, *rank);
+                    lost.push(LostPart { bucket, server, rank, why, kind, was_requested });
                 }
                 other => other?,
             }

@@ -111,7 +111,11 @@ impl Client {
             |part: &mut LostPart| part.bucket == bucket && part.kind == RequestKind::PullPart;
         let found: Vec<LostPart> = lost.extract_if(.., is_here).collect();
         drop(lost);
-        for LostPart { server, was_requested, .. } in found {
+        for LostPart { server, rank, why, was_requested, .. } in found {
+            // Another request to the lost server might be sent, and counted, before it fails.
+            if self.shard_servers[server].primary() == rank {
+                self.lost_servers.push(self.shard_servers[server].drop_primary(why)?);
+            }
             self.record_repeat(server, ServerCall::PullPart(bucket as u32), was_requested, false);
             self.pull_from_backup(store, bucket, server)?;
         }
