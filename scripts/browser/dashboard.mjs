@@ -7,7 +7,9 @@
 // 1. While a run trains, its page is loaded: curves move, the timeline zooms, keys work.
 // 2. A run of 100,000 steps on 64 ranks is drawn quickly: first paint within a second, no task of
 //    the page over 50 ms once it is loaded.
-// 3. Everywhere: no message on the console, no request to elsewhere, no serious fault of
+// 3. On the pages of the planner and the lab, sliders plan and run anew, walks step and play, and
+//    files are saved.
+// 4. Everywhere: no message on the console, no request to elsewhere, no serious fault of
 //    accessibility, light and dark, wide and narrow.
 
 import { spawn } from "node:child_process";
@@ -109,7 +111,7 @@ async function writeLargeRun() {
 }
 
 /** Opens a page that notes every message and every request. */
-async function open(browser, url, options = {}) {
+async function open(browser, url, options = {}, ready = "#run-name .state") {
   const context = await browser.newContext({ viewport: { width: 1440, height: 1000 }, ...options });
   const page = await context.newPage();
   const notes = [];
@@ -119,11 +121,11 @@ async function open(browser, url, options = {}) {
   page.on("request", (request) => {
     if (!request.url().startsWith(origin) && !request.url().startsWith("data:")) notes.push("request to " + request.url());
   });
-  for (const name of assets ? ["app.js", "style.css"] : []) {
+  for (const name of assets ? ["elements.js", "app.js", "tools.js", "plan.js", "lab.js", "style.css"] : []) {
     await page.route("**/" + name, (route) => route.fulfill({ path: join(assets, name) }));
   }
   await page.goto(url);
-  await page.waitForSelector("#run-name .state");
+  await page.waitForSelector(ready);
   return { page, notes, context };
 }
 
@@ -261,9 +263,104 @@ async function ofALargeRun(browser) {
   }
 }
 
+/** Waits until the page has its answer and asks nothing more. */
+const isAnswered = (page) => page.waitForFunction(() => document.getElementById("state").className === "live", null, { timeout: 60000 });
+
+/** Moves a slider by keys and waits for the answer. */
+async function moveSlider(page, id, key, times) {
+  await page.focus("#" + id);
+  for (let at = 0; at < times; at += 1) await page.keyboard.press(key);
+  await isAnswered(page);
+}
+
+async function ofThePlanner(page) {
+  await page.click("nav.pages a[href='/plan']");
+  await isAnswered(page);
+  const figure = (name) => page.evaluate((of) => [...document.querySelectorAll("#figures dt")]
+    .find((it) => it.textContent === of).nextElementSibling.firstChild.textContent, name);
+  const before = await figure("step time");
+  check((await page.locator("#pictures svg").count()) >= 4, "the planner draws its plan");
+  check((await page.locator("#pictures svg title").count()) > 10, "points of the planner name themselves");
+  await moveSlider(page, "set-network", "ArrowLeft", 100);
+  check((await figure("step time")) !== before, `a slower network is planned anew: ${before}, then ${await figure("step time")}`);
+  check((await page.textContent("#command")).includes("network_gbps"), "the command comes with its cluster file");
+  await moveSlider(page, "set-devices", "ArrowRight", 1);
+  check((await figure("devices")).replace(/\D/g, "") === "1024", "twice the devices are planned anew");
+}
+
+async function ofTheLab(page) {
+  await page.click("nav.pages a[href='/lab']");
+  await isAnswered(page);
+  await page.selectOption("#subject", "experiment:stragglers");
+  await isAnswered(page);
+  const drawn = () => page.evaluate(() => document.querySelector("#pictures svg").outerHTML);
+  const before = await drawn();
+  await page.locator("#settings input[type=range]").first().focus();
+  for (let at = 0; at < 20; at += 1) await page.keyboard.press("ArrowRight");
+  await page.waitForFunction((old) => document.querySelector("#pictures svg").outerHTML !== old, before, { timeout: 20000 });
+  await isAnswered(page);
+  check((await page.textContent("#command")).includes("--param"), "a slider runs the experiment anew");
+  const files = {};
+  for (const [button, ending] of [["svg", "svg"], ["png", "png"], ["csv", "csv"], ["notebook", "ipynb"]]) {
+    const [download] = await Promise.all([page.waitForEvent("download"), page.click("#save-" + button)]);
+    check(download.suggestedFilename() === "stragglers." + ending, `stragglers.${ending} is saved`);
+    files[ending] = readFileSync(await download.path());
+  }
+  check(files.png.subarray(1, 4).toString() === "PNG" && files.png.length > 10000, "the PNG has a picture");
+  check(JSON.parse(files.ipynb).nbformat === 4 && files.csv.toString().includes(","), "the notebook and the CSV can be read");
+  await page.selectOption("#subject", "walk:ring");
+  await page.waitForFunction(() => document.getElementById("round-text").textContent.startsWith("1 of"));
+  await page.focus("#main");
+  await page.keyboard.press("ArrowRight");
+  check((await page.textContent("#round-text")).startsWith("2 of"), "a walk steps by keys");
+  await page.click("#play");
+  await page.waitForFunction(() => document.getElementById("round-text").textContent.startsWith("4 of"), null, { timeout: 5000 });
+  await page.click("#play");
+  check((await page.locator("#findings li").count()) > 0, "a walk plays and lists its messages");
+}
+
+async function ofTheTools(browser) {
+  const { line: url } = await start(["serve"], (line) => line.startsWith("http"));
+  for (const [name, options] of [
+    ["light", {}],
+    ["dark", { colorScheme: "dark" }],
+    ["phone", { viewport: { width: 390, height: 844 }, deviceScaleFactor: 2, isMobile: true, hasTouch: true }],
+  ]) {
+    const { page, notes, context } = await open(browser, url, options, "#connection.live");
+    await ofThePlanner(page);
+    await picture(page, "planner-" + name);
+    await checkAccessibility(page, "planner, " + name);
+    await ofTheLab(page);
+    await picture(page, "lab-walk-" + name);
+    await checkAccessibility(page, "walk, " + name);
+    await page.selectOption("#subject", "experiment:stragglers");
+    await page.waitForFunction(() => document.querySelectorAll("#table tbody tr").length > 0);
+    await isAnswered(page);
+    await picture(page, "lab-" + name);
+    await checkAccessibility(page, "lab, " + name);
+    const width = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+    check(width <= 0, `lab, ${name}: nothing is wider than the window`);
+    // Every experiment and every walk once, where it is quick to look at.
+    if (name === "light") await everySubject(page);
+    check(notes.length === 0, `${name}: nothing on the console, no request to elsewhere ${notes.join("; ")}`);
+    await context.close();
+  }
+}
+
+async function everySubject(page) {
+  const subjects = await page.evaluate(() => [...document.getElementById("subject").options].map((it) => it.value));
+  for (const subject of subjects) {
+    await page.selectOption("#subject", subject);
+    await page.waitForFunction((name) => document.getElementById("command").textContent.includes(name), subject.split(":")[1], { timeout: 60000 });
+    await isAnswered(page);
+  }
+  check(subjects.length > 40, `all ${subjects.length} experiments and walks are drawn`);
+}
+
 let isFailed = false;
 const browser = await chromium.launch({ executablePath: CHROMIUM, args: ["--no-sandbox"] });
 try {
+  await ofTheTools(browser);
   await ofALargeRun(browser);
   await whileItTrains(browser);
 } catch (error) {

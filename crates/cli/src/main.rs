@@ -23,6 +23,7 @@ mod commands;
 mod common_flags;
 mod console;
 mod dashboard_runs;
+mod dashboard_tools;
 mod diagnosis;
 mod epochs;
 mod failure;

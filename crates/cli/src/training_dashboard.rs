@@ -6,8 +6,8 @@
 use crate::commands::serve::warn_of_other_hosts;
 use crate::dashboard_runs::FolderRuns;
 use crate::workers::{print_status, warn};
-use lockstep_dashboard::Server;
 use lockstep_dashboard::server::Limits;
+use lockstep_dashboard::{Server, Sources};
 use lockstep_planner::memory::Process;
 use lockstep_platform::World;
 use lockstep_trainer::Options;
@@ -33,7 +33,8 @@ impl TrainingDashboard {
         let (world, receiver) = (World::clone(world), options.on_run_folder.take());
         options.on_run_folder = Some(Box::new(move |path| {
             let runs = Arc::new(FolderRuns::new(&world, vec![path.to_owned()], process));
-            match Server::start(&world, &listen, runs, Limits::default()) {
+            let sources = Sources { runs, tools: None };
+            match Server::start(&world, &listen, sources, Limits::default()) {
                 Ok(started) => {
                     warn_of_other_hosts(&listen);
                     print_status(&format!("dashboard: {}\n", started.url()));

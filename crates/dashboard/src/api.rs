@@ -2,12 +2,16 @@
 //!
 //! | target | answer |
 //! |---|---|
-//! | `/`, `/style.css`, `/app.js`, `/icon.svg` | the page |
+//! | `/`, `/style.css`, `/app.js`, … | the page of the runs |
+//! | `/plan`, `/lab` | the pages of the planner and of the lab, where the caller computes for them |
 //! | `/api/runs` | an overview of all runs |
 //! | `/api/runs/N/curves?columns=600&first=1&last=99` | curves of run `N`, down-sampled |
 //! | `/api/runs/N/details` | everything else about it |
 //! | `/api/runs/N/explain` | its diagnosis |
 //! | `/api/runs/N/planned` | the planned program of its step |
+//! | `/api/plan/choices`, `/api/plan?model=llama3-8b&device=…` | models and devices; a plan |
+//! | `/api/lab/choices`, `/api/lab/experiment?name=…&param=…` | experiments; a run of one |
+//! | `/api/lab/walk?name=ring&ranks=4` | a schedule, round by round |
 //! | `/api/live` | an overview whenever one changes, as Server-Sent Events |
 
 use crate::columns::Column;
@@ -16,8 +20,9 @@ use crate::guard::{Guard, parameter};
 use crate::history::{Finished, LogLine, Rank, Sample, Started, TaskSpan};
 use crate::live;
 use crate::overview::overview;
-use crate::page::{ASSETS, HEADERS};
+use crate::page::{HEADERS, RUN_PAGE, SHARED, TOOL_PAGES, without_tools};
 use crate::runs::{RunInfo, Runs, Table};
+use crate::tools::{Query, Sources, Tools};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Path, Request, State as Shared};
@@ -41,6 +46,8 @@ const MAX_COLUMNS: usize = 4000;
 const MAX_STREAMS: usize = 16;
 /// Longest computation that a request waits for.
 const COMPUTE_TIME: Duration = Duration::from_mins(2);
+/// Most requests of the planner and the lab that wait for their turn.
+const MAX_WAITING: usize = 8;
 
 /// Sources of the answers.
 #[derive(Clone)]
@@ -50,13 +57,16 @@ pub struct Answers {
     /// Table of runs.
     pub table: Table,
     /// Computations of the caller.
-    pub runs: Arc<dyn Runs>,
+    pub sources: Sources,
     /// Changes of the table.
     pub changes: watch::Receiver<u64>,
     /// Rules for requests.
     pub guard: Guard,
     streams: Arc<Semaphore>,
     computed: Arc<Mutex<Computed>>,
+    /// One computation of the planner or the lab at a time, and a bounded queue of others.
+    tool: Arc<Semaphore>,
+    waiting: Arc<Semaphore>,
 }
 
 /// Newest computed answers, by run and question, each with the version of the run. The lock is held
@@ -68,21 +78,45 @@ impl Answers {
     pub fn new(
         world: &World,
         table: Table,
-        runs: Arc<dyn Runs>,
+        sources: Sources,
         changes: watch::Receiver<u64>,
         guard: Guard,
     ) -> Self {
-        let (streams, computed) = (Arc::new(Semaphore::new(MAX_STREAMS)), Arc::default());
-        Self { world: World::clone(world), table, runs, changes, guard, streams, computed }
+        Self {
+            world: World::clone(world),
+            table,
+            sources,
+            changes,
+            guard,
+            streams: Arc::new(Semaphore::new(MAX_STREAMS)),
+            computed: Arc::default(),
+            tool: Arc::new(Semaphore::new(1)),
+            waiting: Arc::new(Semaphore::new(MAX_WAITING)),
+        }
     }
 
     /// The routes, behind the guard.
     pub fn router(self) -> Router {
         let mut router = Router::new();
-        for asset in &ASSETS {
-            let page =
-                move || async move { ([(header::CONTENT_TYPE, asset.media_type)], asset.text) };
-            router = router.route(asset.path, get(page));
+        let mut serve = |path, media_type, text: String| {
+            let page = move || async move { ([(header::CONTENT_TYPE, media_type)], text) };
+            router = std::mem::take(&mut router).route(path, get(page));
+        };
+        for asset in SHARED.iter().chain(&RUN_PAGE) {
+            let has_links = self.sources.tools.is_some() || asset.path != "/";
+            let text = if has_links { asset.text.to_owned() } else { without_tools(asset.text) };
+            serve(asset.path, asset.media_type, text);
+        }
+        if self.sources.tools.is_some() {
+            for asset in &TOOL_PAGES {
+                serve(asset.path, asset.media_type, asset.text.to_owned());
+            }
+            router = router
+                .route("/api/plan/choices", get(plan_choices))
+                .route("/api/plan", get(plan))
+                .route("/api/lab/choices", get(lab_choices))
+                .route("/api/lab/experiment", get(experiment))
+                .route("/api/lab/walk", get(walk));
         }
         router
             .route("/api/runs", get(list))
@@ -224,28 +258,90 @@ async fn compute(
     {
         return json(*status, text.clone());
     }
+    let runs = Arc::clone(&answers.sources.runs);
+    let (status, value) = on_a_thread(&answers.world, question, move || work(&*runs, folder)).await;
+    let text = value.to_string();
+    computed.insert((number, question), (version, status, text.clone()));
+    json(status, text)
+}
+
+/// Computes on a thread of its own.
+async fn on_a_thread(
+    world: &World,
+    name: &'static str,
+    work: impl FnOnce() -> Result<Value, String> + Send + 'static,
+) -> (StatusCode, Value) {
     let (sender, receiver) = oneshot::channel();
-    let runs = Arc::clone(&answers.runs);
     let body = move || {
         // A request that was given up leaves no receiver.
-        let _ = sender.send(work(&*runs, folder));
+        let _ = sender.send(work());
     };
-    let started = answers.world.threads().spawn(question, Box::new(body));
-    let result = match started {
+    let result = match world.threads().spawn(name, Box::new(body)) {
         Ok(_) => tokio::time::timeout(COMPUTE_TIME, receiver).await,
         Err(error) => Ok(Ok(Err(error.to_string()))),
     };
-    let (status, value) = match result {
+    match result {
         Ok(Ok(Ok(value))) => (StatusCode::OK, value),
         Ok(Ok(Err(reason))) => (StatusCode::CONFLICT, serde_json::json!({ "reason": reason })),
         Ok(Err(_)) | Err(_) => {
             let reason = "the computation failed or took too long";
             (StatusCode::INTERNAL_SERVER_ERROR, serde_json::json!({ "reason": reason }))
         }
+    }
+}
+
+async fn plan_choices(Shared(answers): Shared<Answers>) -> Response {
+    choices(&answers, |tools| tools.plan_choices())
+}
+
+async fn lab_choices(Shared(answers): Shared<Answers>) -> Response {
+    choices(&answers, |tools| tools.lab_choices())
+}
+
+fn choices(answers: &Answers, of: fn(&dyn Tools) -> Value) -> Response {
+    let tools = answers.sources.tools.as_deref();
+    tools.map_or_else(no_tools, |tools| json(StatusCode::OK, of(tools).to_string()))
+}
+
+async fn plan(Shared(answers): Shared<Answers>, uri: Uri) -> Response {
+    compute_with(answers, uri, "plan", |tools, query| tools.plan(query)).await
+}
+
+async fn experiment(Shared(answers): Shared<Answers>, uri: Uri) -> Response {
+    compute_with(answers, uri, "experiment", |tools, query| tools.experiment(query)).await
+}
+
+async fn walk(Shared(answers): Shared<Answers>, uri: Uri) -> Response {
+    compute_with(answers, uri, "walk", |tools, query| tools.walk(query)).await
+}
+
+fn no_tools() -> Response {
+    refuse(StatusCode::NOT_FOUND, "this server has no planner and no lab\n")
+}
+
+/// Computes what a page of the planner or the lab asks, after those that asked before.
+async fn compute_with(
+    answers: Answers,
+    uri: Uri,
+    name: &'static str,
+    work: fn(&dyn Tools, &Query) -> Result<Value, String>,
+) -> Response {
+    let Some(tools) = answers.sources.tools.clone() else { return no_tools() };
+    let Some(query) = Query::parse(uri.query().unwrap_or_default()) else {
+        return refuse(StatusCode::BAD_REQUEST, "the query is no text\n");
     };
-    let text = value.to_string();
-    computed.insert((number, question), (version, status, text.clone()));
-    json(status, text)
+    let Ok(_waiting) = answers.waiting.try_acquire() else {
+        return refuse(StatusCode::SERVICE_UNAVAILABLE, "too many computations wait\n");
+    };
+    let Ok(turn) = Arc::clone(&answers.tool).acquire_owned().await else { return no_tools() };
+    let (status, value) = on_a_thread(&answers.world, name, move || {
+        let result = work(&*tools, &query);
+        // The turn ends with the computation, also where its request was given up.
+        drop(turn);
+        result
+    })
+    .await;
+    json(status, value.to_string())
 }
 
 async fn follow(Shared(answers): Shared<Answers>) -> Response {

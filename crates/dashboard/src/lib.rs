@@ -6,6 +6,7 @@
 //! # Layout
 //! - [`history`]: the events of a run, bounded in memory; [`columns`]: its steps
 //! - [`mod@downsample`]: curves as few points as a screen has pixels
+//! - [`tools`]: what the pages of the planner and the lab ask
 //! - [`runs`]: the table of runs, and what the caller knows about each; [`watch`]: the thread that
 //!   follows their event files
 //! - [`token`], [`guard`]: rules for requests; [`api`]: targets and answers; `overview`: all runs;
@@ -34,6 +35,8 @@ pub mod downsample;
 pub mod runs;
 pub mod watch;
 
+pub mod tools;
+
 pub mod guard;
 pub mod token;
 
@@ -52,3 +55,4 @@ pub use downsample::downsample;
 pub use history::History;
 pub use runs::{RunInfo, Runs, State};
 pub use server::{ServeError, Server};
+pub use tools::{Query, Sources, Tools};

@@ -11,29 +11,39 @@ pub struct Asset {
     pub text: &'static str,
 }
 
-/// All files.
-pub const ASSETS: [Asset; 4] = [
-    Asset {
-        path: "/",
-        media_type: "text/html; charset=utf-8",
-        text: include_str!("../assets/index.html"),
-    },
-    Asset {
-        path: "/style.css",
-        media_type: "text/css; charset=utf-8",
-        text: include_str!("../assets/style.css"),
-    },
-    Asset {
-        path: "/app.js",
-        media_type: "text/javascript; charset=utf-8",
-        text: include_str!("../assets/app.js"),
-    },
-    Asset {
-        path: "/icon.svg",
-        media_type: "image/svg+xml",
-        text: include_str!("../assets/icon.svg"),
-    },
+/// An asset of a path, media type and file.
+macro_rules! asset {
+    ($path:literal, $media_type:literal, $file:literal) => {
+        Asset { path: $path, media_type: $media_type, text: include_str!($file) }
+    };
+}
+
+/// Files of all pages.
+pub const SHARED: [Asset; 3] = [
+    asset!("/style.css", "text/css; charset=utf-8", "../assets/style.css"),
+    asset!("/elements.js", "text/javascript; charset=utf-8", "../assets/elements.js"),
+    asset!("/icon.svg", "image/svg+xml", "../assets/icon.svg"),
 ];
+
+/// The page of the runs.
+pub const RUN_PAGE: [Asset; 2] = [
+    asset!("/", "text/html; charset=utf-8", "../assets/index.html"),
+    asset!("/app.js", "text/javascript; charset=utf-8", "../assets/app.js"),
+];
+
+/// The pages of the planner and of the lab.
+pub const TOOL_PAGES: [Asset; 5] = [
+    asset!("/plan", "text/html; charset=utf-8", "../assets/plan.html"),
+    asset!("/lab", "text/html; charset=utf-8", "../assets/lab.html"),
+    asset!("/tools.js", "text/javascript; charset=utf-8", "../assets/tools.js"),
+    asset!("/plan.js", "text/javascript; charset=utf-8", "../assets/plan.js"),
+    asset!("/lab.js", "text/javascript; charset=utf-8", "../assets/lab.js"),
+];
+
+/// The page without its links to the planner and the lab, which are on one line.
+pub fn without_tools(html: &str) -> String {
+    html.lines().filter(|line| !line.contains("class=\"pages\"")).collect::<Vec<_>>().join("\n")
+}
 
 /// Headers of every answer. The page loads scripts, styles and data from its own server only, and
 /// no other page can show it or read it.
@@ -56,20 +66,40 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_has_nothing_inline_and_nothing_from_elsewhere() {
-        let text = |path: &str| ASSETS.iter().find(|asset| asset.path == path).unwrap().text;
-        let html = text("/");
-        for forbidden in ["<style", " style=", "<script>", "onclick", "http://", "https://"] {
-            assert!(!html.contains(forbidden), "{forbidden} in index.html");
+    fn the_pages_have_nothing_inline_and_nothing_from_elsewhere() {
+        let all = || SHARED.iter().chain(&RUN_PAGE).chain(&TOOL_PAGES);
+        let (pages, parts): (Vec<_>, Vec<_>) =
+            all().partition(|it| it.text.starts_with("<!doctype"));
+        assert_eq!(pages.len(), 3);
+        for Asset { path, text, .. } in &pages {
+            for forbidden in ["<style", " style=", "<script>", "onclick", "http://", "https://"] {
+                assert!(!text.contains(forbidden), "{forbidden} in {path}");
+            }
+            for shared in &SHARED {
+                assert!(
+                    text.contains(&format!("\"{}\"", shared.path)),
+                    "{} in {path}",
+                    shared.path
+                );
+            }
         }
-        for asset in ASSETS.iter().filter(|asset| asset.path != "/") {
-            assert!(html.contains(&format!("\"{}\"", asset.path)), "{} is not used", asset.path);
+        for Asset { path, text, .. } in parts {
+            let is_used = pages.iter().any(|page| page.text.contains(&format!("\"{path}\"")));
+            assert!(is_used, "{path} is not used");
+            // Texts of a run may be anything: they never become markup or code.
+            for forbidden in
+                ["innerHTML", "insertAdjacentHTML", "eval(", "document.write", "Function("]
+            {
+                assert!(!text.contains(forbidden), "{forbidden} in {path}");
+            }
         }
-        let script = text("/app.js");
-        // Texts of a run may be anything: they never become markup or code.
-        for forbidden in ["innerHTML", "insertAdjacentHTML", "eval(", "document.write", "Function("]
-        {
-            assert!(!script.contains(forbidden), "{forbidden} in app.js");
-        }
+    }
+
+    #[test]
+    fn a_page_without_tools_has_no_links_to_them() {
+        let [page, _] = RUN_PAGE;
+        assert!(page.text.contains("\"/plan\"") && page.text.contains("\"/lab\""));
+        let page = without_tools(page.text);
+        assert!(!page.contains("/plan") && !page.contains("/lab") && page.contains("<header>"));
     }
 }

@@ -5,9 +5,10 @@
 
 use crate::api::Answers;
 use crate::guard::Guard;
-use crate::runs::{Runs, Table};
+use crate::runs::Table;
 use crate::stall::WriteDeadline;
 use crate::token::Token;
+use crate::tools::Sources;
 use crate::watch::Watcher;
 use axum::Router;
 use hyper::server::conn::http1;
@@ -93,11 +94,11 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens on an address, `host:port`, and serves the runs from threads of its own.
+    /// Listens on an address, `host:port`, and serves from threads of its own.
     pub fn start(
         world: &World,
         listen: &str,
-        runs: Arc<dyn Runs>,
+        sources: Sources,
         limits: Limits,
     ) -> Result<Self, ServeError> {
         let failed = |error: io::Error| ServeError::Start(error.to_string());
@@ -114,9 +115,9 @@ impl Server {
         };
         let url = format!("http://{host}/?token={}", token.as_str());
         let table = Table::default();
-        let (watcher, changes) = Watcher::start(world, Arc::clone(&runs), table.clone())?;
+        let (watcher, changes) = Watcher::start(world, Arc::clone(&sources.runs), table.clone())?;
         let guard = Guard::new(token, listen, addr.port());
-        let router = Answers::new(world, table, runs, changes, guard).router();
+        let router = Answers::new(world, table, sources, changes, guard).router();
         let stop = Arc::new(Notify::new());
         let stopped = Arc::clone(&stop);
         let serve = move || run(&runtime, listener, &router, limits, &stopped);

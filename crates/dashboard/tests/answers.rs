@@ -28,7 +28,7 @@ fn the_address_opens_the_page_and_sets_a_cookie() {
     assert!(head.contains("x-content-type-options: nosniff"));
     assert!(head.contains("cache-control: no-store"));
     // Files of the page come with the cookie, which is not set again.
-    for path in ["/app.js", "/style.css", "/icon.svg", "/"] {
+    for path in ["/app.js", "/elements.js", "/style.css", "/icon.svg", "/", "/plan", "/lab"] {
         let answer = fixture.get(path, "Sec-Fetch-Site: same-origin\r\n");
         assert_eq!(status(&answer), 200, "{path}");
         assert!(!answer.to_lowercase().contains("set-cookie"), "{path}");
@@ -91,4 +91,34 @@ fn changes_are_pushed_to_an_open_page() {
     read_until("\"step\":1,");
     fixture.record(&[step(2, 2.25)]);
     read_until("\"loss\":2.25,");
+}
+
+#[test]
+fn the_planner_and_the_lab_get_their_queries_whole() {
+    let fixture = Fixture::new(Limits::default());
+    assert_eq!(fixture.json("/api/plan/choices")["models"][0], "llama3-8b");
+    assert_eq!(fixture.json("/api/plan?model=gpt3%2D175b")["model"], "gpt3-175b");
+    let asked = fixture.json("/api/lab/experiment?param=ranks%3D8&param=bytes%3D1+MB");
+    assert_eq!(asked["params"], serde_json::json!(["ranks=8", "bytes=1 MB"]));
+    let same_site = "Sec-Fetch-Site: same-origin\r\n";
+    for (path, code) in [("/api/plan", 409), ("/api/plan?model=%ff", 400), ("/api/lab/other", 404)]
+    {
+        assert_eq!(status(&fixture.get(path, same_site)), code, "{path}");
+    }
+    let refused = fixture.get("/api/plan", same_site);
+    assert_eq!(body(&refused), "{\"reason\":\"no model\"}");
+}
+
+#[test]
+fn without_tools_their_pages_and_answers_are_absent() {
+    let fixture = Fixture::without_tools();
+    let get = |path: &str| fixture.get(path, "");
+    for path in
+        ["/plan", "/lab", "/plan.js", "/api/plan/choices", "/api/plan?model=x", "/api/lab/walk"]
+    {
+        assert_eq!(status(&get(path)), 404, "{path}");
+    }
+    let page = get("/");
+    assert_eq!(status(&page), 200);
+    assert!(!page.contains("/plan") && page.contains("/app.js"), "{page}");
 }

@@ -1,13 +1,14 @@
 //! `lockstep serve`: the dashboard of runs in a browser.
 
 use crate::dashboard_runs::FolderRuns;
+use crate::dashboard_tools::PageTools;
 use crate::failure::Failure;
 use crate::output;
 use crate::prediction;
 use crate::workers::{print_status, warn};
 use lockstep_config::Blame;
 use lockstep_dashboard::server::Limits;
-use lockstep_dashboard::{ServeError, Server};
+use lockstep_dashboard::{ServeError, Server, Sources};
 use lockstep_platform::{Interrupts, World};
 use lockstep_trainer::RunFolder;
 use lockstep_trainer::run_folder::RUNS;
@@ -21,7 +22,7 @@ pub(crate) const DEFAULT_LISTEN: &str = "127.0.0.1:0";
 /// Time between two looks at Ctrl-C.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Show runs in a browser: curves, ranks, the step in time, diagnosis; live
+/// Show runs in a browser, live; the planner and the lab with sliders
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -49,7 +50,8 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let sources = sources(&arguments.runs, world)?;
     let process = prediction::measure_process(world);
     let runs = Arc::new(FolderRuns::new(world, sources, process));
-    let server = Server::start(world, &arguments.listen, runs, Limits::default())?;
+    let sources = Sources { runs, tools: Some(Arc::new(PageTools::default())) };
+    let server = Server::start(world, &arguments.listen, sources, Limits::default())?;
     warn_of_other_hosts(&arguments.listen);
     output::text(&format!("{}\n", server.url()))?;
     print_status("Ctrl-C ends the server\n");

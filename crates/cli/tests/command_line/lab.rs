@@ -101,3 +101,22 @@ fn timelines_are_drawn_where_there_is_one() {
     assert_eq!(refused.code, Some(2), "{}", refused.stderr);
     assert!(refused.stderr.contains("try data-parallel"), "{}", refused.stderr);
 }
+
+#[test]
+fn a_notebook_repeats_the_command() {
+    let folder = Folder::new();
+    let sweep = ["--sweep", "workers=2,4", "--seeds", "2", "--seed", "7"];
+    let mut arguments = vec!["lab", "stragglers", "--notebook", "lab.ipynb", "--json"];
+    arguments.extend(sweep);
+    let report = folder.json(&arguments);
+    let path = folder.path().join("lab.ipynb");
+    let text = lockstep_platform::real().files().read_to_string(&path).expect("a notebook");
+    let notebook: Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!((&notebook["nbformat"], &notebook["nbformat_minor"]), (&json!(4), &json!(5)));
+    let source = notebook["cells"][1]["source"].as_str().expect("a cell");
+    // The command in the cell gives the same report.
+    let list = source.lines().find_map(|line| line.strip_prefix("command = ")).expect("a command");
+    let command: Vec<String> = serde_json::from_str(list).expect("a list");
+    let again: Vec<&str> = command[1..].iter().map(String::as_str).collect();
+    assert_eq!(folder.json(&again), report);
+}

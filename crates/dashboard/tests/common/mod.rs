@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use lockstep_dashboard::server::Limits;
-use lockstep_dashboard::{RunInfo, Runs, ServeError, Server, State};
+use lockstep_dashboard::{Query, RunInfo, Runs, ServeError, Server, Sources, State, Tools};
 use lockstep_platform::{ScratchDir, Stream, World};
 use lockstep_telemetry::{Event, Stamped, VERSION};
 use serde_json::{Value, json};
@@ -46,6 +46,31 @@ impl Runs for OneRun {
     }
 }
 
+/// Tools that repeat the query.
+struct Echo;
+
+impl Tools for Echo {
+    fn plan_choices(&self) -> Value {
+        json!({ "models": ["llama3-8b"] })
+    }
+
+    fn plan(&self, query: &Query) -> Result<Value, String> {
+        query.get("model").map(|model| json!({ "model": model })).ok_or("no model".to_owned())
+    }
+
+    fn lab_choices(&self) -> Value {
+        json!({ "walks": ["ring"] })
+    }
+
+    fn experiment(&self, query: &Query) -> Result<Value, String> {
+        Ok(json!({ "params": query.all("param").collect::<Vec<_>>() }))
+    }
+
+    fn walk(&self, _: &Query) -> Result<Value, String> {
+        Ok(json!({ "frames": [] }))
+    }
+}
+
 /// A server and its run.
 pub(crate) struct Fixture {
     pub(crate) world: World,
@@ -55,17 +80,28 @@ pub(crate) struct Fixture {
 
 impl Fixture {
     pub(crate) fn new(limits: Limits) -> Self {
+        Self::with(limits, Some(Arc::new(Echo)))
+    }
+
+    /// A server beside a training.
+    pub(crate) fn without_tools() -> Self {
+        Self::with(Limits::default(), None)
+    }
+
+    fn with(limits: Limits, tools: Option<Arc<dyn Tools>>) -> Self {
         let world = lockstep_platform::real();
         let scratch = ScratchDir::new(&world, "dashboard").unwrap();
         let runs = Arc::new(OneRun { folder: scratch.path().to_owned() });
-        let server = Server::start(&world, "127.0.0.1:0", runs, limits).unwrap();
+        let sources = Sources { runs, tools };
+        let server = Server::start(&world, "127.0.0.1:0", sources, limits).unwrap();
         Self { world, server: Some(server), scratch }
     }
 
     /// Another server of the run at an address.
     pub(crate) fn server_at(&self, addr: &str) -> Result<Server, ServeError> {
         let runs = Arc::new(OneRun { folder: self.scratch.path().to_owned() });
-        Server::start(&self.world, addr, runs, Limits::default())
+        let sources = Sources { runs, tools: None };
+        Server::start(&self.world, addr, sources, Limits::default())
     }
 
     /// Host and port.

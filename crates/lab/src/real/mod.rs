@@ -59,6 +59,11 @@ const ALL: [&Measurement; 15] = [
     &reproducibility::MEASUREMENT,
 ];
 
+/// Whether an experiment can be measured.
+pub fn is_measured(name: &str) -> bool {
+    ALL.iter().any(|measurement| measurement.name == name)
+}
+
 /// Simulates and measures an experiment. Returns its description, with the chart of the
 /// measurement, and the report; `progress` gets one line per measured row.
 pub fn run(

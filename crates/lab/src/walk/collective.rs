@@ -14,6 +14,9 @@ type Value = BTreeSet<usize>;
 /// Chunks of a message with their values.
 type Payload = (Chunks, Vec<Value>);
 
+/// Line about the cells.
+const CELLS: &str = "in the cells: contributing ranks";
+
 /// Size of an element.
 const ELEMENT: Bytes = Bytes(4);
 
@@ -32,6 +35,13 @@ pub(super) fn all_to_all(num_ranks: usize, bytes: Bytes) -> Walk {
         &build_schedule(Op::AllToAll, Algorithm::Pairwise, num_ranks),
         Bytes(bytes.0 * num_ranks as u64),
     )
+}
+
+/// A mixture of experts, one expert a rank: tokens travel to their experts and back.
+pub(super) fn moe(num_ranks: usize, bytes: Bytes) -> Walk {
+    let exchange = all_to_all(num_ranks, bytes);
+    let title = format!("mixture of experts, {num_ranks} ranks");
+    concatenate(title, &[("dispatch", &exchange), ("combine", &exchange)])
 }
 
 /// ZeRO: reduce-scatter of gradients and all-gather of updated weights; with sharded weights
@@ -82,14 +92,14 @@ fn concatenate(title: String, parts: &[(&str, &Walk)]) -> Walk {
             frames.push(frame);
         }
     }
-    Walk { title, row: "rank", column: "chunk", frames }
+    Walk { title, row: "rank", column: "chunk", cells: CELLS, frames }
 }
 
 fn walk_schedule(schedule: &Schedule, bytes: Bytes) -> Walk {
     let (op, algorithm, n) = (schedule.op, schedule.algorithm, schedule.num_ranks());
     let title = format!("{op} by {algorithm}, {n} ranks");
     let frames = Walker::new(schedule, bytes).frames();
-    Walk { title, row: "rank", column: "chunk", frames }
+    Walk { title, row: "rank", column: "chunk", cells: CELLS, frames }
 }
 
 struct Walker<'a> {

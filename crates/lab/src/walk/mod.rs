@@ -3,16 +3,20 @@
 //! One frame delivers every message whose send and receive are posted, which is one latency. Values
 //! are sets of contributions: a frame shows which partial sum every rank has of every chunk.
 
+mod attention;
 mod collective;
+mod gossip;
 mod pipeline;
 mod render;
 
-pub use render::{html, svg, text};
+pub use render::{frame_svg, html, message_text, svg, text};
 
 use crate::error::LabError;
+use lockstep_config::GraphName;
 use lockstep_config::units::Bytes;
 use lockstep_schedule::Algorithm;
 use lockstep_schedule::pipeline::Kind;
+use std::ops::RangeInclusive;
 
 /// A message of a round.
 #[derive(Debug, Clone, PartialEq)]
@@ -56,11 +60,16 @@ pub struct Walk {
     pub title: String,
     /// Name of a row: rank or device.
     pub row: &'static str,
-    /// Name of a column: chunk or micro-batch.
+    /// Name of a column: chunk, model, block or micro-batch.
     pub column: &'static str,
+    /// Line about the texts in the cells.
+    pub cells: &'static str,
     /// Frames in order; the first is the initial state.
     pub frames: Vec<Frame>,
 }
+
+/// Numbers of ranks that fit on a page.
+pub const RANKS: RangeInclusive<usize> = 2..=32;
 
 /// Names of all walks.
 pub const NAMES: &[&str] = &[
@@ -70,10 +79,15 @@ pub const NAMES: &[&str] = &[
     "rabenseifner",
     "hierarchical",
     "all-to-all",
+    "moe",
+    "ring-attention",
     "zero1",
     "zero2",
     "zero3",
     "parameter-server",
+    "gossip-ring",
+    "gossip-torus",
+    "gossip-one-peer",
     "gpipe",
     "1f1b",
 ];
@@ -88,9 +102,14 @@ pub fn walk(name: &str, num_ranks: usize, bytes: Bytes) -> Result<Walk, LabError
         "rabenseifner" => all_reduce(Algorithm::Rabenseifner)?,
         "hierarchical" => all_reduce(Algorithm::Hierarchical)?,
         "all-to-all" => collective::all_to_all(num_ranks, bytes),
+        "moe" => collective::moe(num_ranks, bytes),
+        "ring-attention" => attention::walk(num_ranks, bytes),
         "zero1" | "zero2" => collective::zero(name, num_ranks, bytes, false),
         "zero3" => collective::zero(name, num_ranks, bytes, true),
         "parameter-server" => collective::parameter_server(num_ranks, bytes),
+        "gossip-ring" => gossip::walk(GraphName::Ring, num_ranks, bytes),
+        "gossip-torus" => gossip::walk(GraphName::Torus, num_ranks, bytes),
+        "gossip-one-peer" => gossip::walk(GraphName::OnePeer, num_ranks, bytes),
         "gpipe" => pipeline::walk(Kind::GPipe, num_ranks),
         "1f1b" => pipeline::walk(Kind::OneFOneB, num_ranks),
         _ => return Err(LabError::no_such("walk", name, NAMES.iter().copied())),

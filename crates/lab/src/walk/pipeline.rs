@@ -57,5 +57,6 @@ pub(super) fn walk(kind: Kind, num_devices: usize) -> Walk {
     });
     let frames = frames.collect();
     let title = format!("{kind}, {num_devices} devices, {num_microbatches} micro-batches");
-    Walk { title, row: "device", column: "micro-batch", frames }
+    let cells = "in the cells: running pass, or saved activations";
+    Walk { title, row: "device", column: "micro-batch", cells, frames }
 }

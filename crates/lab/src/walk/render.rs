@@ -25,7 +25,8 @@ fn wire_bytes(bytes: Bytes) -> String {
     Unit::Bytes.show(bytes.0 as f64)
 }
 
-fn message_text(message: &super::Message) -> String {
+/// A message on one line.
+pub fn message_text(message: &super::Message) -> String {
     let super::Message { source, target, content, bytes } = message;
     let size = if bytes.0 > 0 { format!(", {}", wire_bytes(*bytes)) } else { String::new() };
     format!("{source} -> {target}: {content}{size}")
@@ -34,7 +35,7 @@ fn message_text(message: &super::Message) -> String {
 /// Table of a frame, with headings.
 fn lines(walk: &Walk, frame: &Frame) -> Vec<Vec<String>> {
     let num_columns = frame.held.first().map_or(0, Vec::len);
-    let has_bytes = frame.sent.iter().any(|sent| sent.0 > 0) || walk.column == "chunk";
+    let has_bytes = walk.frames.iter().flat_map(|frame| &frame.sent).any(|sent| sent.0 > 0);
     let mut heading = vec![walk.row.to_owned()];
     heading.extend((0..num_columns).map(|column| format!("{} {column}", walk.column)));
     heading.extend(has_bytes.then(|| "sent".to_owned()));
@@ -60,13 +61,9 @@ fn height(frame: &Frame) -> f64 {
 }
 
 /// Renders one frame as SVG: shades show completeness, arrows show messages.
-fn frame_svg(walk: &Walk, frame: &Frame) -> String {
-    let cells = if walk.column == "chunk" {
-        "in the cells: contributing ranks"
-    } else {
-        "in the cells: running pass, or saved activations"
-    };
-    let below = format!("{} · {} messages, as arrows · {cells}", frame.title, frame.messages.len());
+pub fn frame_svg(walk: &Walk, frame: &Frame) -> String {
+    let below =
+        format!("{} · {} messages, as arrows · {}", frame.title, frame.messages.len(), walk.cells);
     let mut canvas = Canvas::new((WIDTH, height(frame)), &Title::new(walk.title.as_str(), below));
     let num_columns = frame.held.first().map_or(1, Vec::len).max(1) as f64;
     let width = (WIDTH - LEFT - RIGHT) / num_columns;

@@ -2,6 +2,8 @@
 
 mod claims;
 mod events;
+pub(crate) mod live;
+mod notebook;
 mod walk;
 
 use crate::failure::{Failure, chain};
@@ -29,6 +31,7 @@ Examples:
   lockstep lab all-reduce --param ranks=256 --sweep bytes=1MB,10MB,100MB
   lockstep lab data-parallel --param variation=0.1 --seeds 20 --plot step.svg
   lockstep lab stragglers --sweep workers=8,256 --sweep variation=0.1,0.3 --csv stragglers.csv
+  lockstep lab stragglers --notebook stragglers.ipynb
   lockstep lab pipeline --timeline passes.svg
   lockstep lab data-parallel --real
   lockstep lab walk ring --ranks 4
@@ -67,6 +70,9 @@ pub(crate) struct Arguments {
     /// Write a plot: FILE.svg, or FILE.html with text and table
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
+    /// Write a Jupyter notebook that runs the experiment, with its table and chart: FILE.ipynb
+    #[arg(long, value_name = "FILE")]
+    notebook: Option<PathBuf>,
     /// Draw the timeline of the default point: FILE.svg or FILE.html
     #[arg(long, value_name = "FILE", conflicts_with = "real")]
     timeline: Option<PathBuf>,
@@ -140,6 +146,16 @@ fn experiment(name: &str, arguments: &Arguments, world: &World) -> Result<(), Fa
             Format::Html => chart::html(&description, &report),
         };
         world.files().write_atomic(path, drawn.as_bytes())?;
+    }
+    if let Some(path) = &arguments.notebook {
+        let Arguments { param, sweep, seeds, seed, .. } = arguments;
+        let mut words = notebook::arguments(name, param, sweep, *seeds);
+        if *seed > 0 {
+            words.extend(["--seed".to_owned(), seed.to_string()]);
+        }
+        words.extend(arguments.real.then(|| "--real".to_owned()));
+        let text = notebook::notebook(&description, &words);
+        world.files().write_atomic(path, text.as_bytes())?;
     }
     if arguments.json {
         return output::json(&report);

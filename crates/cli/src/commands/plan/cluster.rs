@@ -147,7 +147,11 @@ pub(super) fn run(
 }
 
 /// The error where no layout fits, with a fix.
-fn nothing_fits(scenario: &Scenario, found: &SearchResult, is_batch_given: bool) -> String {
+pub(super) fn nothing_fits(
+    scenario: &Scenario,
+    found: &SearchResult,
+    is_batch_given: bool,
+) -> String {
     let (model, cluster) = (&scenario.model.name, &scenario.cluster);
     let devices = cluster.devices;
     // A cluster file has the number of devices itself.
@@ -267,7 +271,7 @@ fn read_calibration(path: &Path, world: &World) -> Result<Calibration, String> {
 }
 
 /// Largest global batch.
-const MAX_BATCH: i64 = 1 << 32;
+pub(super) const MAX_BATCH: i64 = 1 << 32;
 
 /// The cluster of `--cluster`, by name or from a file.
 fn cluster(text: &str, world: &World) -> Result<Cluster, Vec<String>> {

@@ -6,7 +6,7 @@
 //! - [`pareto`]: time over memory
 //! - [`scaling`]: throughput over devices
 
-mod answer;
+pub(super) mod answer;
 mod memory;
 mod pareto;
 mod scaling;
@@ -29,21 +29,24 @@ pub(super) fn page(
     text: &str,
 ) -> String {
     let title = format!("{} on {}", scenario.model.name, scenario.cluster.name);
-    let mut body = answer::figures(scenario, report);
-    body += &step_parts::picture(scenario, &found.best);
-    body += &memory::picture(scenario, &found.best);
-    if let Some(best) = found.best.first() {
-        body += &memory::by_stage(scenario, best).unwrap_or_default();
-    }
-    if let Some(picture) = found.best.first().and_then(|best| timeline(scenario, best)) {
-        body += &picture;
-    }
-    body += &pareto::picture(scenario, found).unwrap_or_default();
+    let mut body = answer::html(scenario, report);
+    body.extend(pictures(scenario, found));
     for (name, curve) in report.curves() {
         body += &scaling::picture(&format!("Scaling: {}", name.to_lowercase()), curve);
     }
     let _ = writeln!(body, "<pre>{}</pre>", escape(text));
     lockstep_plot::page(&title, &body)
+}
+
+/// Pictures of the best layouts.
+pub(super) fn pictures(scenario: &Scenario, found: &SearchResult) -> Vec<String> {
+    let best = found.best.first();
+    let mut pictures =
+        vec![step_parts::picture(scenario, &found.best), memory::picture(scenario, &found.best)];
+    pictures.extend(best.and_then(|best| memory::by_stage(scenario, best)));
+    pictures.extend(best.and_then(|best| timeline(scenario, best)));
+    pictures.extend(pareto::picture(scenario, found));
+    pictures
 }
 
 /// Timeline of the best layout, if it has a pipeline. Only the first micro-batches of a step are

@@ -7,6 +7,7 @@
 //! - [`timeline`]: a pipeline schedule, simulated and drawn; [`step`]: a rank's step program
 //! - [`cluster`]: the best layouts of a model on a cluster; [`cluster_report`] as JSON,
 //!   [`cluster_text`] as text, [`html`] as a page
+//! - [`live`]: a plan for the page of `lockstep serve`
 //! - [`size`]: the smallest cluster that meets a deadline or a budget
 //! - [`validate`]: predictions against published runs
 //! - [`named_model`]: models by name or from a file; [`suggest`]: close names for an unknown one
@@ -17,6 +18,7 @@ mod cluster_report;
 mod cluster_text;
 mod collectives;
 mod html;
+pub(crate) mod live;
 mod named_model;
 mod recipe;
 mod size;

@@ -4,6 +4,7 @@ use crate::commands::plan::cluster_report::Report;
 use crate::quantity::{days, digits, dollars, gib, grouped, percent};
 use lockstep_planner::scenario::Scenario;
 use lockstep_plot::escape;
+use serde::Serialize;
 use std::fmt::Write as _;
 
 /// Style of the figures, which other pages do not have.
@@ -12,13 +13,21 @@ const STYLE: &str = "<style>.answer{display:flex;flex-wrap:wrap;gap:1em 2.6em;ma
     .answer small{display:block;font-size:13px;font-weight:400;color:#57606a}\
     .layout{font-size:20px;font-weight:600;margin:0}</style>\n";
 
-/// Layout, time, memory, days and money of the best layout.
-pub(super) fn figures(scenario: &Scenario, report: &Report) -> String {
+/// A large figure.
+#[derive(Serialize)]
+pub(in crate::commands::plan) struct Figure {
+    name: &'static str,
+    value: String,
+    note: String,
+}
+
+/// Time, memory, days and money of the best layout.
+pub(in crate::commands::plan) fn figures(scenario: &Scenario, report: &Report) -> [Figure; 6] {
     let bill = &report.bill;
     let memory = &report.memory;
     let capacity = format!("of {} GiB on the fullest device", gib(memory.device_bytes as f64));
     let tokens = format!("for {} B tokens", grouped((report.tokens / 1e9).round()));
-    let figures = [
+    [
         (
             "step time",
             format!("{} s", digits(report.step_seconds)),
@@ -41,7 +50,12 @@ pub(super) fn figures(scenario: &Scenario, report: &Report) -> String {
             grouped(report.devices as f64),
             format!("{} nodes of {}", report.nodes, scenario.cluster.device.name),
         ),
-    ];
+    ]
+    .map(|(name, value, note)| Figure { name, value, note })
+}
+
+/// Layout and figures as HTML.
+pub(super) fn html(scenario: &Scenario, report: &Report) -> String {
     let mut html = STYLE.to_owned();
     let _ = writeln!(html, "<p class=\"layout\">{}</p>", escape(&report.layout.brief));
     if !report.runnable {
@@ -49,7 +63,7 @@ pub(super) fn figures(scenario: &Scenario, report: &Report) -> String {
         let _ = writeln!(html, "<p>Only planned, not trained here: {}</p>", escape(&reasons));
     }
     html += "<dl class=\"answer\">\n";
-    for (name, value, note) in figures {
+    for Figure { name, value, note } in figures(scenario, report) {
         let (value, note) = (escape(&value), escape(&note));
         let _ = writeln!(html, "<div><dt>{name}</dt><dd>{value}<small>{note}</small></dd></div>");
     }

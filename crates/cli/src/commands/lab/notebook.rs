@@ -1,0 +1,88 @@
+//! A Jupyter notebook (nbformat 4.5) that runs an experiment with this program and draws its table.
+
+use lockstep_lab::Description;
+use serde_json::{Value, json};
+use std::fmt::Write;
+
+/// The notebook of `lockstep lab` with these arguments.
+pub(super) fn notebook(description: &Description, arguments: &[String]) -> String {
+    let Description { title, question, formula, look, .. } = description;
+    let about = format!(
+        "# {title}\n\n**{question}**\n\nFormula: {formula}\n\nLook at: {look}\n\nThe cells call \
+         `lockstep`, which must be on the path."
+    );
+    let mut run =
+        "import json\nimport subprocess\n\ncommand = [\"lockstep\", \"lab\", \"--json\"".to_owned();
+    for argument in arguments {
+        let _ = write!(run, ", {}", json!(argument));
+    }
+    run += "]\nreport = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)\n\
+            print(*report[\"findings\"], sep=\"\\n\")";
+    let table = "import pandas\n\ntable = pandas.DataFrame(report[\"rows\"])\ntable";
+    let chart = &description.chart;
+    let columns = json!(chart.y);
+    let mut draw = format!("x, columns = {}, {columns}\n", json!(chart.x));
+    let logarithmic =
+        format!("logx={}, logy={}, marker=\"o\"", python(chart.log_x), python(chart.log_y));
+    match chart.series {
+        Some(series) => {
+            let _ = write!(
+                draw,
+                "axes = None\nfor name, rows in table.groupby({}):\n    axes = rows.plot(x=x, \
+                 y=columns[0], label=name, ax=axes, {logarithmic})\naxes.set_ylabel(columns[0])",
+                json!(series)
+            );
+        }
+        None => {
+            let _ = write!(draw, "table.plot(x=x, y=columns, {logarithmic})");
+        }
+    }
+    let cells = [
+        cell(0, "markdown", &about),
+        cell(1, "code", &run),
+        cell(2, "code", table),
+        cell(3, "code", &draw),
+    ];
+    let kernel = json!({ "display_name": "Python 3", "language": "python", "name": "python3" });
+    let notebook = json!({
+        "cells": cells,
+        "metadata": { "kernelspec": kernel, "language_info": { "name": "python" } },
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    });
+    format!("{notebook:#}\n")
+}
+
+/// Arguments of `lockstep lab` for an experiment.
+pub(super) fn arguments(
+    name: &str,
+    params: &[String],
+    sweeps: &[String],
+    num_seeds: u64,
+) -> Vec<String> {
+    let mut words = vec![name.to_owned()];
+    words.extend(params.iter().flat_map(|pair| ["--param".to_owned(), pair.clone()]));
+    words.extend(sweeps.iter().flat_map(|pair| ["--sweep".to_owned(), pair.clone()]));
+    if num_seeds > 1 {
+        words.extend(["--seeds".to_owned(), num_seeds.to_string()]);
+    }
+    words
+}
+
+const fn python(flag: bool) -> &'static str {
+    if flag { "True" } else { "False" }
+}
+
+fn cell(number: usize, kind: &str, source: &str) -> Value {
+    let mut cell = json!({
+        "cell_type": kind,
+        "id": format!("cell-{number}"),
+        "metadata": {},
+        "source": source,
+    });
+    if kind == "code" {
+        cell["execution_count"] = Value::Null;
+        cell["outputs"] = json!([]);
+    }
+    cell
+}

@@ -1,0 +1,47 @@
+//! What the pages of the planner and of the lab ask of `lockstep serve`.
+
+use crate::commands::{lab, plan};
+use lockstep_config::units::Bytes;
+use lockstep_dashboard::{Query, Tools};
+use lockstep_lab::{LabError, walk};
+use serde_json::Value;
+
+/// The planner and the lab.
+#[derive(Default)]
+pub(crate) struct PageTools;
+
+impl Tools for PageTools {
+    fn plan_choices(&self) -> Value {
+        plan::live::choices()
+    }
+
+    fn plan(&self, query: &Query) -> Result<Value, String> {
+        plan::live::plan(query)
+    }
+
+    fn lab_choices(&self) -> Value {
+        lab::live::choices()
+    }
+
+    fn experiment(&self, query: &Query) -> Result<Value, String> {
+        let list = |name| query.all(name).map(str::to_owned).collect::<Vec<_>>();
+        let name = query.get("name").unwrap_or_default();
+        let seeds = query.get("seeds").map_or(Ok(1), str::parse);
+        let seeds = seeds.map_err(|_| "seeds is no number".to_owned())?;
+        lab::live::experiment(name, &list("param"), &list("sweep"), seeds).map_err(sentence)
+    }
+
+    fn walk(&self, query: &Query) -> Result<Value, String> {
+        let name = query.get("name").unwrap_or_default();
+        let ranks = query.get("ranks").and_then(|text| text.parse().ok());
+        let ranks = ranks.filter(|ranks| walk::RANKS.contains(ranks));
+        let ranks = ranks.ok_or_else(|| "ranks is not between 2 and 32".to_owned())?;
+        let bytes: Bytes =
+            query.get("bytes").unwrap_or("1MB").parse().map_err(|e| format!("{e}"))?;
+        lab::live::walk(name, ranks, bytes).map_err(sentence)
+    }
+}
+
+fn sentence(error: LabError) -> String {
+    crate::failure::chain(&error)
+}
