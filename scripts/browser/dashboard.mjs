@@ -1,5 +1,8 @@
 // The dashboard in a real browser, against the real command: node dashboard.mjs --lockstep PROGRAM
-// [--images FOLDER] [--assets FOLDER]. The step `browser` of `cargo xtask ci` installs what it needs and runs it.
+// [--short] [--images FOLDER] [--assets FOLDER]. The step `browser` of `cargo xtask ci` installs what it
+// needs and runs it.
+//
+// With --short, only the light form of the pages and a run that trains are looked at.
 //
 // With --assets, files of that folder stand in for those of the program, to try a change of the page
 // without building it.
@@ -26,6 +29,7 @@ const argument = (name) => {
 const lockstep = argument("--lockstep");
 const images = argument("--images");
 const assets = argument("--assets");
+const isShort = process.argv.includes("--short");
 const CHROMIUM = argument("--chromium") || "/usr/bin/chromium";
 const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 
@@ -321,11 +325,12 @@ async function ofTheLab(page) {
 
 async function ofTheTools(browser) {
   const { line: url } = await start(["serve"], (line) => line.startsWith("http"));
-  for (const [name, options] of [
+  const forms = [
     ["light", {}],
     ["dark", { colorScheme: "dark" }],
     ["phone", { viewport: { width: 390, height: 844 }, deviceScaleFactor: 2, isMobile: true, hasTouch: true }],
-  ]) {
+  ];
+  for (const [name, options] of isShort ? forms.slice(0, 1) : forms) {
     const { page, notes, context } = await open(browser, url, options, "#connection.live");
     await ofThePlanner(page);
     await picture(page, "planner-" + name);
@@ -341,7 +346,7 @@ async function ofTheTools(browser) {
     const width = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
     check(width <= 0, `lab, ${name}: nothing is wider than the window`);
     // Every experiment and every walk once, where it is quick to look at.
-    if (name === "light") await everySubject(page);
+    if (name === "light" && !isShort) await everySubject(page);
     check(notes.length === 0, `${name}: nothing on the console, no request to elsewhere ${notes.join("; ")}`);
     await context.close();
   }
@@ -361,7 +366,7 @@ let isFailed = false;
 const browser = await chromium.launch({ executablePath: CHROMIUM, args: ["--no-sandbox"] });
 try {
   await ofTheTools(browser);
-  await ofALargeRun(browser);
+  if (!isShort) await ofALargeRun(browser);
   await whileItTrains(browser);
 } catch (error) {
   isFailed = true;

@@ -1,8 +1,8 @@
-//! The dashboard in a real browser: `scripts/browser/dashboard.mjs`.
+//! The pages of `lockstep serve` in a real browser: `scripts/browser/dashboard.mjs`.
 //!
-//! It needs Node, Chromium and two packages of npm, which the project itself does not; so it runs
-//! only with `LOCKSTEP_BROWSER=1`. The packages go into the build folder. The ordinary tests send
-//! requests without a browser instead.
+//! It needs Chromium, Node and two packages of npm, which the project itself does not. CI installs
+//! them where it can; where they are absent the step is left out with the reason. The packages go
+//! into the build folder. The ordinary tests send requests without a browser.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,20 +11,41 @@ use anyhow::{Context, Result};
 
 use crate::shell;
 
-/// The environment variable that enables this step.
+/// The environment variable that decides: 0 leaves the step out, 1 looks at every page in every
+/// form and fails where a program is absent. Without it the main pages are looked at.
 const SWITCH: &str = "LOCKSTEP_BROWSER";
+
+/// Programs with their packages in Debian.
+const PROGRAMS: [(&str, &str); 3] = [("chromium", "chromium"), ("node", "nodejs"), ("npm", "npm")];
+
+/// Seconds that an installation may take, and the whole look.
+const INSTALL_SECONDS: &str = "240";
+const LOOK_SECONDS: &str = "420";
 
 /// The files of the test; the second names its packages.
 const FILES: [&str; 2] = ["dashboard.mjs", "package.json"];
 
-/// Builds the program and looks at its page, where the switch is set.
+/// Builds the program and looks at its pages, if a browser is here or can be installed.
 #[expect(clippy::disallowed_methods, reason = "a chore copies its scripts")]
 pub(crate) fn run() -> Result<()> {
-    if std::env::var_os(SWITCH).is_none_or(|value| value != "1") {
-        shell::say(&format!("   left out: {SWITCH}=1 opens the dashboard in Chromium"));
+    let switch = std::env::var(SWITCH).unwrap_or_default();
+    let is_whole = switch == "1";
+    if switch == "0" {
+        shell::say(&format!("   left out: {SWITCH}=0"));
         return Ok(());
     }
-    shell::run(&mut shell::cargo("build --package lockstep-cli"))?;
+    let is_ci = std::env::var_os("CI").is_some();
+    if !absent().is_empty() && is_ci {
+        install();
+    }
+    let absent = absent();
+    if !absent.is_empty() && !is_whole {
+        let names = absent.join(", ");
+        shell::say(&format!("   left out: {names} cannot be started; {SWITCH}=1 insists"));
+        return Ok(());
+    }
+    // The same features as those of the tests, so that nothing is built twice.
+    shell::run(&mut shell::cargo("test --workspace --no-run"))?;
     // Both are built into one folder, wherever that is.
     let here = std::env::current_exe().context("where the programs are built")?;
     let folder = here.with_file_name("browser");
@@ -33,14 +54,46 @@ pub(crate) fn run() -> Result<()> {
         let source = shell::root().join("scripts/browser").join(name);
         std::fs::copy(&source, folder.join(name)).with_context(|| source.display().to_string())?;
     }
-    shell::run(npm_install(&folder).arg("--no-save"))?;
-    let mut node = Command::new("node");
-    node.arg(folder.join(FILES[0])).arg("--lockstep").arg(here.with_file_name("lockstep"));
-    shell::run(&mut node)
+    if let Err(error) = shell::run(npm_install(&folder).arg("--no-save")) {
+        if is_whole {
+            return Err(error);
+        }
+        shell::say(&format!("   left out: no registry of npm: {error}"));
+        return Ok(());
+    }
+    let mut look = Command::new("timeout");
+    look.args([LOOK_SECONDS, "node"]).arg(folder.join(FILES[0]));
+    look.arg("--lockstep").arg(here.with_file_name("lockstep"));
+    look.args((!is_whole).then_some("--short"));
+    shell::run(&mut look)
+}
+
+/// Programs that cannot be started.
+fn absent() -> Vec<&'static str> {
+    let is_absent = |name: &&str| !shell::succeeds(Command::new(name).arg("--version"));
+    PROGRAMS.iter().map(|(name, _)| *name).filter(is_absent).collect()
+}
+
+/// Installs them from Debian's packages; whether it succeeds is asked afterwards.
+fn install() {
+    let apt = |arguments: &[&str]| {
+        let options = ["-o", "Acquire::Retries=1", "-o", "Acquire::http::Timeout=20", "-y", "-q"];
+        let mut command = Command::new("timeout");
+        command.args([INSTALL_SECONDS, "apt-get"]).args(options).args(arguments);
+        command.env("DEBIAN_FRONTEND", "noninteractive");
+        shell::succeeds(&mut command)
+    };
+    shell::say("   $ apt-get install chromium nodejs npm");
+    let packages = PROGRAMS.map(|(_, package)| package);
+    let install = [&["install", "--no-install-recommends"][..], &packages[..]].concat();
+    if !apt(&["update"]) || !apt(&install) {
+        shell::say("   they could not be installed");
+    }
 }
 
 fn npm_install(folder: &Path) -> Command {
-    let mut npm = Command::new("npm");
-    npm.args(["install", "--no-audit", "--no-fund", "--prefix"]).arg(folder);
+    let mut npm = Command::new("timeout");
+    npm.args([INSTALL_SECONDS, "npm", "install", "--no-audit", "--no-fund", "--prefix"])
+        .arg(folder);
     npm
 }
