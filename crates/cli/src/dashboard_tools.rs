@@ -1,13 +1,13 @@
 //! What the pages of the planner and of the lab ask of `lockstep serve`.
 
 use crate::commands::{lab, plan};
+use crate::failure::chain;
 use lockstep_config::units::Bytes;
 use lockstep_dashboard::{Query, Tools};
-use lockstep_lab::{LabError, walk};
+use lockstep_lab::walk;
 use serde_json::Value;
 
 /// The planner and the lab.
-#[derive(Default)]
 pub(crate) struct PageTools;
 
 impl Tools for PageTools {
@@ -28,7 +28,8 @@ impl Tools for PageTools {
         let name = query.get("name").unwrap_or_default();
         let seeds = query.get("seeds").map_or(Ok(1), str::parse);
         let seeds = seeds.map_err(|_| "seeds is no number".to_owned())?;
-        lab::live::experiment(name, &list("param"), &list("sweep"), seeds).map_err(sentence)
+        lab::live::experiment(name, &list("param"), &list("sweep"), seeds)
+            .map_err(|error| chain(&error))
     }
 
     fn walk(&self, query: &Query) -> Result<Value, String> {
@@ -38,10 +39,6 @@ impl Tools for PageTools {
         let ranks = ranks.ok_or_else(|| "ranks is not between 2 and 32".to_owned())?;
         let bytes: Bytes =
             query.get("bytes").unwrap_or("1MB").parse().map_err(|e| format!("{e}"))?;
-        lab::live::walk(name, ranks, bytes).map_err(sentence)
+        lab::live::walk(name, ranks, bytes).map_err(|error| chain(&error))
     }
-}
-
-fn sentence(error: LabError) -> String {
-    crate::failure::chain(&error)
 }

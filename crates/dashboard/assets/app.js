@@ -545,6 +545,14 @@ function largestPairs(matrix) {
     make("table", {}, make("thead", {}, row(["from rank", "to rank", "bytes"], "th")), make("tbody", {}, ...shown)));
 }
 
+/** Asynchronous updates: how many steps old the weights were that their gradients belong to. */
+function showStaleness() {
+  const all = Object.entries(state.details.staleness);
+  byId("staleness-title").hidden = all.length === 0;
+  byId("staleness").replaceChildren(...(all.length === 0 ? [] : [bars(all.map(([steps, gradients]) =>
+    ({ name: `${steps} update${steps === "1" ? "" : "s"} old`, parts: [["gradients", gradients, 0]] })), digits)]));
+}
+
 function showMemory() {
   const { ranks, info } = state.details;
   const planned = info.planned_memory || [];
@@ -760,6 +768,22 @@ class Timeline {
 
 const timeline = new Timeline(byId("timeline"));
 
+/** Most tracks of a rank. */
+const MAX_QUEUES = 8;
+
+/** Measured tasks of a rank. Those of several queues overlap: each goes into the first track that is free. */
+function measuredTracks(rank, found) {
+  const tracks = [];
+  for (const [, action, start, duration] of found) {
+    let track = tracks.find((it) => it.end <= start + 1e-9);
+    if (!track) { track = { spans: [], end: 0 }; tracks.push(track); }
+    track.spans.push([start, duration, action]);
+    track.end = start + duration;
+  }
+  return tracks.slice(0, MAX_QUEUES).map((track, index) =>
+    ({ name: `rank ${rank}, ${index === 0 ? "measured" : "background"}`, spans: track.spans }));
+}
+
 function showStep() {
   const sampled = byId("sampled");
   const { spans } = state.details;
@@ -775,22 +799,17 @@ function showStep() {
     .filter((track) => track.spans.reduce((sum, [, duration]) => sum + duration, 0) > least)
     .map((track) => ({ ...track, name: track.name + ", planned" }));
   const measured = spans.find(([step]) => String(step) === sampled.value);
-  // Tasks of several queues overlap: each goes into the first track that is free.
-  const tracks = [];
-  for (const [, action, start, duration] of measured ? measured[1] : []) {
-    let track = tracks.find((it) => it.end <= start + 1e-9);
-    if (!track) { track = { spans: [], end: 0 }; tracks.push(track); }
-    track.spans.push([start, duration, action]);
-    track.end = start + duration;
+  // The measured tracks of a rank are below its own plan.
+  const ranks = new Map([[0, measured ? measured[1] : []]]);
+  for (const [step, worker, found] of state.details.rank_spans) if (String(step) === sampled.value) ranks.set(worker, found);
+  const shown = [];
+  for (const [rank, found] of [...ranks].sort(([one], [other]) => one - other)) {
+    shown.push(...planned.filter((track) => track.name.startsWith(`rank ${rank} `)), ...measuredTracks(rank, found));
   }
-  const measuredTracks = tracks.slice(0, 8).map((track, index) =>
-    ({ name: index === 0 ? "rank 0, measured" : "rank 0, background", spans: track.spans }));
-  // The measured rank is below its own plan; those of other ranks follow.
-  const others = planned.findIndex((track) => !track.name.startsWith("rank 0 "));
-  const own = others < 0 ? planned.length : others;
-  timeline.show([...planned.slice(0, own), ...measuredTracks, ...planned.slice(own)]);
+  shown.push(...planned.filter((track) => !shown.includes(track)));
+  timeline.show(shown);
   const notes = [];
-  if (!measured) notes.push("No sampled step yet: steps 64, 128, 192 and so on have spans.");
+  if (!measured) notes.push("No sampled step yet: steps 64, 128, 256 and so on have spans.");
   if (!state.planned) notes.push(state.plannedReason || "The planned program is being computed.");
   else if (state.planned.note) notes.push(state.planned.note);
   byId("step-note").textContent = notes.join(" ");
@@ -892,7 +911,7 @@ function showRecord() {
 const SHOW = {
   training: async () => { await fetchCurves(); showRange(); await showCurves(); },
   workers: async () => {
-    for (const show of [showRanks, showTraffic, showMemory, showMatrix, fetchPlanned]) {
+    for (const show of [showRanks, showTraffic, showStaleness, showMemory, showMatrix, fetchPlanned]) {
       await new Promise(requestAnimationFrame);
       show();
     }

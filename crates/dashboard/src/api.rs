@@ -207,6 +207,8 @@ struct Details<'a> {
     skipped_steps: u64,
     ranks: Vec<&'a Rank>,
     spans: Vec<&'a (u64, Vec<TaskSpan>)>,
+    rank_spans: Vec<&'a (u64, usize, Vec<TaskSpan>)>,
+    staleness: BTreeMap<u64, u64>,
     log: Vec<&'a LogLine>,
     samples: Vec<&'a Sample>,
 }
@@ -226,6 +228,8 @@ async fn details(Shared(answers): Shared<Answers>, Path(run): Path<usize>) -> Re
         skipped_steps: history.num_skipped(),
         ranks: history.ranks().collect(),
         spans: history.spans().collect(),
+        rank_spans: history.rank_spans().collect(),
+        staleness: history.staleness(),
         log: history.log().collect(),
         samples: history.samples().collect(),
     };

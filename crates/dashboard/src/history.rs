@@ -15,6 +15,8 @@ const MAX_SAMPLES: usize = 20;
 const MAX_POINTS: usize = 20_000;
 /// Sampled steps whose spans are kept.
 const MAX_SPAN_STEPS: usize = 8;
+/// Of those, steps of other ranks.
+const MAX_RANK_SPANS: usize = 15 * MAX_SPAN_STEPS;
 /// Ranks whose counters are kept.
 const MAX_RANKS: usize = 4096;
 
@@ -117,6 +119,10 @@ pub struct History {
     curves: BTreeMap<String, Points>,
     ranks: BTreeMap<usize, Rank>,
     spans: VecDeque<(u64, Vec<TaskSpan>)>,
+    /// Step, rank and spans of other ranks.
+    rank_spans: VecDeque<(u64, usize, Vec<TaskSpan>)>,
+    /// Gradients of each worker by their staleness.
+    staleness: BTreeMap<usize, Vec<(u64, u64)>>,
     log: VecDeque<LogLine>,
     samples: VecDeque<Sample>,
     num_skipped: u64,
@@ -188,6 +194,12 @@ impl History {
             Event::TaskSpans { step, spans } => {
                 push_bounded(&mut self.spans, MAX_SPAN_STEPS, (*step, spans.clone()));
             }
+            Event::RankSpans { step, worker, spans } => {
+                push_bounded(&mut self.rank_spans, MAX_RANK_SPANS, (*step, *worker, spans.clone()));
+            }
+            Event::Staleness { worker, counts, .. } if *worker < MAX_RANKS => {
+                self.staleness.insert(*worker, counts.clone());
+            }
             Event::Sample { text } => {
                 let sample = Sample { step: self.step(), text: text.clone() };
                 push_bounded(&mut self.samples, MAX_SAMPLES, sample);
@@ -219,6 +231,7 @@ impl History {
         self.attempt_step = self.step();
         self.finished = None;
         self.ranks.clear();
+        self.staleness.clear();
         self.started = Some(Started {
             recipe_hash: recipe_hash.clone(),
             kernel_class: kernel_class.clone(),
@@ -242,6 +255,7 @@ impl History {
             points.retain(|(step, _)| *step <= last_step);
         }
         self.spans.retain(|(step, _)| *step <= last_step);
+        self.rank_spans.retain(|(step, ..)| *step <= last_step);
     }
 
     fn point(&mut self, curve: &str, step: u64, value: f64) {
@@ -401,6 +415,20 @@ impl History {
         self.ranks.values()
     }
 
+    /// Sampled steps with the spans of other ranks, oldest first.
+    pub fn rank_spans(&self) -> impl Iterator<Item = &(u64, usize, Vec<TaskSpan>)> {
+        self.rank_spans.iter()
+    }
+
+    /// Applied gradients of all workers by their staleness.
+    pub fn staleness(&self) -> BTreeMap<u64, u64> {
+        let mut all = BTreeMap::new();
+        for (staleness, gradients) in self.staleness.values().flatten() {
+            *all.entry(*staleness).or_default() += gradients;
+        }
+        all
+    }
+
     /// Sampled steps with the spans of rank 0, oldest first.
     pub fn spans(&self) -> impl Iterator<Item = &(u64, Vec<TaskSpan>)> {
         self.spans.iter()
@@ -537,12 +565,35 @@ mod tests {
             history.take(1.0, &Event::Warning { message });
             history.take(1.0, &Event::Sample { text: number.to_string() });
             let spans = vec![(1, "forward".to_owned(), 0.0, 0.5)];
-            history.take(1.0, &Event::TaskSpans { step: number, spans });
+            history.take(1.0, &Event::TaskSpans { step: number, spans: spans.clone() });
+            let worker = 1 + number as usize % 2;
+            history.take(1.0, &Event::RankSpans { step: number, worker, spans });
         }
         assert_eq!(history.log().count(), MAX_LOG_LINES);
         assert_eq!(history.samples().count(), MAX_SAMPLES);
         assert_eq!(history.spans().count(), MAX_SPAN_STEPS);
+        assert_eq!(history.rank_spans().count(), MAX_RANK_SPANS);
+        assert_eq!(
+            history.rank_spans().last().map(|(step, worker, _)| (*step, *worker)),
+            Some((999, 2))
+        );
         assert!(history.log().all(|line| !line.text.contains('\u{1b}')));
-        assert_eq!(history.num_events(), 3000);
+        assert_eq!(history.num_events(), 4000);
+    }
+
+    #[test]
+    fn staleness_is_that_of_all_workers_now() {
+        let mut history = History::default();
+        let staleness = |worker: usize, counts: &[(u64, u64)]| Event::Staleness {
+            step: 10,
+            worker,
+            mean: 1.0,
+            max: 2,
+            counts: counts.to_vec(),
+        };
+        history.take(1.0, &staleness(0, &[(0, 5)]));
+        history.take(1.0, &staleness(0, &[(0, 7), (1, 3)]));
+        history.take(1.0, &staleness(1, &[(1, 2), (2, 1)]));
+        assert_eq!(history.staleness(), BTreeMap::from([(0, 7), (1, 5), (2, 1)]));
     }
 }

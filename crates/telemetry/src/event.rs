@@ -459,6 +459,15 @@ pub enum Event {
         /// since the start of the step.
         spans: Vec<(u32, String, f64, f64)>,
     },
+    /// Tasks of the last sampled step on another of the first 16 ranks, gathered at an evaluation.
+    RankSpans {
+        /// Number of completed steps.
+        step: u64,
+        /// Rank.
+        worker: usize,
+        /// As in `task_spans`.
+        spans: Vec<(u32, String, f64, f64)>,
+    },
     /// Counters of a rank since this attempt began, gathered at an evaluation.
     RankCounters {
         /// Number of completed steps.

@@ -12,10 +12,11 @@ use std::hash::{DefaultHasher, Hasher};
 use std::time::Duration;
 
 /// Length of [`Counters`].
-const NUM_COUNTERS: usize = 20;
+const NUM_COUNTERS: usize = 21;
 
-/// Index of the host among them.
+/// Indices of the host, and of the bytes of unsent spans among them.
 const HOST: usize = 14;
+const UNSENT_SPANS: usize = 20;
 
 /// Numbers of a rank in an exchange.
 pub(crate) type Counters = [f64; NUM_COUNTERS];
@@ -190,6 +191,7 @@ impl RankCounters {
         world: &World,
         replica: &Replica,
         totals: &StepTotals,
+        unsent_spans: &[u8],
     ) -> Counters {
         let host = world.host();
         let known = |value: Option<u64>| value.map_or(f64::NAN, |value| value as f64);
@@ -220,6 +222,7 @@ impl RankCounters {
             optimizer,
             activations,
             buffers,
+            unsent_spans.len() as f64,
         ]
     }
 
@@ -236,6 +239,12 @@ impl RankCounters {
     pub(crate) fn exchange(&mut self, own: &Counters, comm: &Comm) -> Result<(), CommError> {
         self.gathered.truncate(NUM_COUNTERS * comm.group_size());
         comm.all_gather(own, &mut self.gathered)
+    }
+
+    /// Whether any rank had spans that rank 0 does not have, at the last exchange.
+    pub(crate) fn has_unsent_spans(&self) -> bool {
+        let (by_rank, _) = self.gathered.as_chunks::<NUM_COUNTERS>();
+        by_rank.iter().any(|counters| counters[UNSENT_SPANS] > 0.0)
     }
 
     /// Bytes that all ranks have sent in steps.
@@ -291,6 +300,7 @@ fn event_of(
         optimizer,
         activations,
         buffers,
+        _,
     ] = counters;
     let [restarts, missed_steps] = [restarts, missed_steps].map(|count| count as u64);
     let [data_bytes, pipeline_bytes, tensor_bytes, strategy_bytes] =

@@ -74,7 +74,7 @@ pub struct StepLog {
     /// Bytes of gradients and parameters sent by this worker in all steps of this process.
     pub total_wire_bytes: u64,
     /// Counters of all workers at the last evaluation.
-    counters: RankCounters,
+    pub(crate) counters: RankCounters,
     /// Number of skipped steps.
     pub num_skipped: u64,
     /// Number of steps skipped because of an overflow at the loss scale.
@@ -94,7 +94,7 @@ pub struct StepLog {
     /// Speed of all workers and the straggler policy.
     pub stragglers: StragglerMonitor,
     watch: OverflowMonitor,
-    worker: usize,
+    pub(crate) worker: usize,
     /// Warnings that were issued already.
     warned: BTreeSet<String>,
     pub(crate) telemetry: Telemetry,

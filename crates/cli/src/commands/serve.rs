@@ -50,7 +50,7 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let sources = sources(&arguments.runs, world)?;
     let process = prediction::measure_process(world);
     let runs = Arc::new(FolderRuns::new(world, sources, process));
-    let sources = Sources { runs, tools: Some(Arc::new(PageTools::default())) };
+    let sources = Sources { runs, tools: Some(Arc::new(PageTools)) };
     let server = Server::start(world, &arguments.listen, sources, Limits::default())?;
     warn_of_other_hosts(&arguments.listen);
     output::text(&format!("{}\n", server.url()))?;

@@ -74,12 +74,18 @@ fn a_run_is_served_and_written_as_a_page() {
     );
     let details = get(&world, url, "/api/runs/0/details");
     assert!(details.contains("\"planned_memory\":[{\"rank\":0,"), "{details}");
+    assert!(
+        details.contains("\"rank_spans\":[[64,1,[["),
+        "rank 1 sends its sampled step: {details}"
+    );
     drop(server);
 
     folder.succeed(&["report", "--html", "run.html"]);
     let page = String::from_utf8(folder.read("run.html")).expect("text");
     assert!(!page.contains("<script"), "no script");
-    for part in ["Loss", "The step in time", "Bytes between ranks", "Planned memory", "verdict"] {
+    let measured = ["rank 0, measured", "rank 1, measured"];
+    let parts = ["Loss", "The step in time", "Bytes between ranks", "Planned memory", "verdict"];
+    for part in parts.into_iter().chain(measured) {
         assert!(page.contains(part), "{part} is not in the page");
     }
     for target in [" src=", "href=", "url(http"] {

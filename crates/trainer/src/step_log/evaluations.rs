@@ -31,8 +31,9 @@ impl StepLog {
             exposed_seconds: sum(&self.exposed_seconds),
             straggler_wait_seconds: sum(&self.straggler_wait_seconds),
         };
-        let own = self.counters.own(&self.world, replica, &totals);
-        self.counters.exchange(&own, comm)
+        let own = self.counters.own(&self.world, replica, &totals, &self.spans.unsent);
+        self.counters.exchange(&own, comm)?;
+        self.exchange_spans(comm)
     }
 
     /// Exchanges and records the gradient noise of the steps since the last exchange, at an

@@ -7,12 +7,14 @@ use lockstep_config::{Recipe, Telemetry};
 pub(crate) struct SpanLog {
     pub(crate) telemetry: Telemetry,
     pub(crate) trace: Option<TraceRecorder>,
+    /// Sampled step of this rank that rank 0 does not have yet, as text.
+    pub(crate) unsent: Vec<u8>,
 }
 
 impl SpanLog {
     /// Without a trace, until the run begins one.
     pub(crate) fn new(recipe: &Recipe) -> Self {
-        Self { telemetry: recipe.telemetry.clone(), trace: None }
+        Self { telemetry: recipe.telemetry.clone(), trace: None, unsent: Vec::new() }
     }
 
     /// Whether the tasks of a step are recorded, by the number of steps with it.

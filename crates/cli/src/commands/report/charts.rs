@@ -180,10 +180,11 @@ const ACTIVITIES: [(&str, Fill, &[&str]); 6] = [
     ("other", Fill::Dotted, &[]),
 ];
 
-/// The planned program of a step above the measured one of rank 0.
+/// The planned program of a step above those that ranks measured in a sampled step.
 pub(super) fn timeline(
     planned: Option<&Value>,
-    measured: Option<&(u64, Vec<TaskSpan>)>,
+    step: Option<u64>,
+    measured: &[(usize, &[TaskSpan])],
 ) -> Option<String> {
     let mut tracks = Vec::new();
     for track in planned.and_then(|planned| planned["tracks"].as_array()).into_iter().flatten() {
@@ -196,21 +197,7 @@ pub(super) fn timeline(
         tracks.push(Track { name: format!("{name}, planned"), spans: spans.map(span).collect() });
     }
     let num_planned = tracks.len();
-    if let Some((_, tasks)) = measured {
-        // Tasks of several queues overlap: each goes into the first track that is free.
-        let mut ends: Vec<f64> = Vec::new();
-        for (_, action, start, seconds) in tasks {
-            let free = ends.iter().position(|end| *end <= start + 1e-9);
-            let at = free.unwrap_or_else(|| {
-                let name = if ends.is_empty() { "rank 0, measured" } else { "rank 0, background" };
-                tracks.push(Track { name: name.to_owned(), spans: Vec::new() });
-                ends.push(0.0);
-                ends.len() - 1
-            });
-            tracks[num_planned + at].spans.push(draw_span(action, *start, *seconds));
-            ends[at] = start + seconds;
-        }
-    }
+    tracks.extend(measured.iter().flat_map(|(rank, tasks)| measured_tracks(*rank, tasks)));
     // Measured tracks come last and stay; of the planned ones, those of the first ranks do.
     let num_hidden = tracks.len().saturating_sub(MAX_TRACKS).min(num_planned);
     tracks.drain(num_planned - num_hidden..num_planned);
@@ -224,7 +211,7 @@ pub(super) fn timeline(
     if tracks.is_empty() {
         return None;
     }
-    let step = measured.map_or_else(String::new, |(step, _)| format!(", measured in step {step}"));
+    let step = step.map_or_else(String::new, |step| format!(", measured in step {step}"));
     let chart = Timeline {
         title: Title::new("The step in time", format!("planned{step}")),
         axis: Axis::new("time", |seconds| Seconds(seconds).to_string()),
@@ -236,6 +223,24 @@ pub(super) fn timeline(
         track_height: 24.0,
     };
     Some(chart.svg())
+}
+
+/// Measured tasks of a rank. Those of several queues overlap: each goes into the first track that
+/// is free.
+fn measured_tracks(rank: usize, tasks: &[TaskSpan]) -> Vec<Track> {
+    let (mut tracks, mut ends): (Vec<Track>, Vec<f64>) = (Vec::new(), Vec::new());
+    for (_, action, start, seconds) in tasks {
+        let free = ends.iter().position(|end| *end <= start + 1e-9);
+        let at = free.unwrap_or_else(|| {
+            let kind = if ends.is_empty() { "measured" } else { "background" };
+            tracks.push(Track { name: format!("rank {rank}, {kind}"), spans: Vec::new() });
+            ends.push(0.0);
+            ends.len() - 1
+        });
+        tracks[at].spans.push(draw_span(action, *start, *seconds));
+        ends[at] = start + seconds;
+    }
+    tracks
 }
 
 fn draw_span(action: &str, start: f64, seconds: f64) -> Span {

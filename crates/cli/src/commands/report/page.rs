@@ -4,7 +4,7 @@ use super::charts;
 use crate::quantity::{count, percent, si_bytes};
 use lockstep_config::units::{Bytes, Seconds};
 use lockstep_dashboard::columns::Column;
-use lockstep_dashboard::history::{Level, Rank};
+use lockstep_dashboard::history::{Level, Rank, TaskSpan};
 use lockstep_dashboard::{History, RunInfo, State};
 use lockstep_plot::escape;
 use serde_json::Value;
@@ -41,7 +41,8 @@ pub(super) fn render(subject: &Subject<'_>) -> String {
     }
     section(&mut body, "Curves", &(charts::curves(history).concat() + &curve_table(history)));
     let planned = subject.planned.as_ref();
-    let step = charts::timeline(planned.ok(), history.spans().last());
+    let sampled = history.spans().last().map(|(step, _)| *step);
+    let step = charts::timeline(planned.ok(), sampled, &measured(history, sampled));
     section(&mut body, "The step", &step.unwrap_or_default());
     let ranks: Vec<&Rank> = history.ranks().collect();
     section(&mut body, "Ranks", &rank_table(&ranks));
@@ -103,6 +104,14 @@ fn figures(subject: &Subject<'_>) -> String {
         }
     }
     html + "</dl>\n"
+}
+
+/// Spans of each rank in a sampled step.
+fn measured(history: &History, step: Option<u64>) -> Vec<(usize, &[TaskSpan])> {
+    let first = history.spans().map(|(of, spans)| (*of, 0, spans.as_slice()));
+    let others = history.rank_spans().map(|(of, rank, spans)| (*of, *rank, spans.as_slice()));
+    let all = first.chain(others).filter(|(of, ..)| Some(*of) == step);
+    all.map(|(_, rank, spans)| (rank, spans)).collect()
 }
 
 /// A table; cells are HTML.
