@@ -74,7 +74,7 @@ fn absent() -> Vec<&'static str> {
     PROGRAMS.iter().map(|(name, _)| *name).filter(is_absent).collect()
 }
 
-/// Installs them from Debian's packages; whether it succeeds is asked afterwards.
+/// Installs them from Debian's packages; `absent` tells afterwards whether it succeeded.
 fn install() {
     let apt = |arguments: &[&str]| {
         let options = ["-o", "Acquire::Retries=1", "-o", "Acquire::http::Timeout=20", "-y", "-q"];

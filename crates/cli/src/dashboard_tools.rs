@@ -1,4 +1,4 @@
-//! What the pages of the planner and of the lab ask of `lockstep serve`.
+//! Answers of `lockstep serve` to the pages of the planner and of the lab.
 
 use crate::commands::{lab, plan};
 use crate::failure::chain;

@@ -3,7 +3,7 @@
 //! | target | answer |
 //! |---|---|
 //! | `/`, `/style.css`, `/app.js`, … | the page of the runs |
-//! | `/plan`, `/lab` | the pages of the planner and of the lab, where the caller computes for them |
+//! | `/plan`, `/lab` | the pages of the planner and of the lab, if the caller computes for them |
 //! | `/api/runs` | an overview of all runs |
 //! | `/api/runs/N/curves?columns=600&first=1&last=99` | curves of run `N`, down-sampled |
 //! | `/api/runs/N/details` | everything else about it |
@@ -323,7 +323,7 @@ fn no_tools() -> Response {
     refuse(StatusCode::NOT_FOUND, "this server has no planner and no lab\n")
 }
 
-/// Computes what a page of the planner or the lab asks, after those that asked before.
+/// Computes the answer for a page of the planner or the lab, after those requested before.
 async fn compute_with(
     answers: Answers,
     uri: Uri,

@@ -98,8 +98,8 @@ fn the_planner_and_the_lab_get_their_queries_whole() {
     let fixture = Fixture::new(Limits::default());
     assert_eq!(fixture.json("/api/plan/choices")["models"][0], "llama3-8b");
     assert_eq!(fixture.json("/api/plan?model=gpt3%2D175b")["model"], "gpt3-175b");
-    let asked = fixture.json("/api/lab/experiment?param=ranks%3D8&param=bytes%3D1+MB");
-    assert_eq!(asked["params"], serde_json::json!(["ranks=8", "bytes=1 MB"]));
+    let answer = fixture.json("/api/lab/experiment?param=ranks%3D8&param=bytes%3D1+MB");
+    assert_eq!(answer["params"], serde_json::json!(["ranks=8", "bytes=1 MB"]));
     let same_site = "Sec-Fetch-Site: same-origin\r\n";
     for (path, code) in [("/api/plan", 409), ("/api/plan?model=%ff", 400), ("/api/lab/other", 404)]
     {

@@ -117,6 +117,6 @@ fn a_notebook_repeats_the_command() {
     // The command in the cell gives the same report.
     let list = source.lines().find_map(|line| line.strip_prefix("command = ")).expect("a command");
     let command: Vec<String> = serde_json::from_str(list).expect("a list");
-    let again: Vec<&str> = command[1..].iter().map(String::as_str).collect();
-    assert_eq!(folder.json(&again), report);
+    let arguments: Vec<&str> = command[1..].iter().map(String::as_str).collect();
+    assert_eq!(folder.json(&arguments), report);
 }

@@ -59,7 +59,7 @@ pub(crate) fn experiment(
     study.num_seeds = num_seeds.clamp(1, MAX_SEEDS);
     let report = study.run(experiment)?;
     let timeline = study.timeline(experiment)?;
-    let words = arguments(name, params, sweeps, study.num_seeds as u64);
+    let list = arguments(name, params, sweeps, study.num_seeds as u64);
     let column = |column: &Column| json!({ "name": column.name, "meaning": column.meaning });
     Ok(json!({
         "chart": chart::svg(description, &report),
@@ -69,8 +69,8 @@ pub(crate) fn experiment(
         "columns": report.columns.iter().map(column).collect::<Vec<_>>(),
         "rows": report.rows.cells(),
         "csv": report.rows.csv(),
-        "notebook": notebook(description, &words),
-        "command": format!("lockstep lab {}", words.join(" ")),
+        "notebook": notebook(description, &list),
+        "command": format!("lockstep lab {}", list.join(" ")),
     }))
 }
 

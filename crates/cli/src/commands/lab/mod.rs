@@ -149,12 +149,12 @@ fn experiment(name: &str, arguments: &Arguments, world: &World) -> Result<(), Fa
     }
     if let Some(path) = &arguments.notebook {
         let Arguments { param, sweep, seeds, seed, .. } = arguments;
-        let mut words = notebook::arguments(name, param, sweep, *seeds);
+        let mut list = notebook::arguments(name, param, sweep, *seeds);
         if *seed > 0 {
-            words.extend(["--seed".to_owned(), seed.to_string()]);
+            list.extend(["--seed".to_owned(), seed.to_string()]);
         }
-        words.extend(arguments.real.then(|| "--real".to_owned()));
-        let text = notebook::notebook(&description, &words);
+        list.extend(arguments.real.then(|| "--real".to_owned()));
+        let text = notebook::notebook(&description, &list);
         world.files().write_atomic(path, text.as_bytes())?;
     }
     if arguments.json {

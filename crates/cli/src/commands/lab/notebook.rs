@@ -60,13 +60,13 @@ pub(super) fn arguments(
     sweeps: &[String],
     num_seeds: u64,
 ) -> Vec<String> {
-    let mut words = vec![name.to_owned()];
-    words.extend(params.iter().flat_map(|pair| ["--param".to_owned(), pair.clone()]));
-    words.extend(sweeps.iter().flat_map(|pair| ["--sweep".to_owned(), pair.clone()]));
+    let mut list = vec![name.to_owned()];
+    list.extend(params.iter().flat_map(|pair| ["--param".to_owned(), pair.clone()]));
+    list.extend(sweeps.iter().flat_map(|pair| ["--sweep".to_owned(), pair.clone()]));
     if num_seeds > 1 {
-        words.extend(["--seeds".to_owned(), num_seeds.to_string()]);
+        list.extend(["--seeds".to_owned(), num_seeds.to_string()]);
     }
-    words
+    list
 }
 
 const fn python(flag: bool) -> &'static str {
