@@ -59,7 +59,7 @@ fn many_lines() -> String {
     };
     LineChart {
         title: Title::new(
-            "A title that is so long that it has to shrink instead of leaving the sheet on the right",
+            "A title so long that it has to shrink, since it would leave the sheet on its right",
             "negative values, as many series as colours",
         ),
         x: Axis::new("step", number),
