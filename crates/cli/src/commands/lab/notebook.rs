@@ -11,13 +11,13 @@ pub(super) fn notebook(description: &Description, arguments: &[String]) -> Strin
         "# {title}\n\n**{question}**\n\nFormula: {formula}\n\nLook at: {look}\n\nThe cells call \
          `lockstep`, which must be on the path."
     );
-    let mut run =
-        "import json\nimport subprocess\n\ncommand = [\"lockstep\", \"lab\", \"--json\"".to_owned();
+    let mut run = "import json\nimport subprocess\n\n".to_owned();
+    run += "command = [\"lockstep\", \"lab\", \"--json\"";
     for argument in arguments {
         let _ = write!(run, ", {}", json!(argument));
     }
-    run += "]\nreport = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)\n\
-            print(*report[\"findings\"], sep=\"\\n\")";
+    run += "]\nresult = subprocess.run(command, check=True, capture_output=True)\n\
+            report = json.loads(result.stdout)\nprint(*report[\"findings\"], sep=\"\\n\")";
     let table = "import pandas\n\ntable = pandas.DataFrame(report[\"rows\"])\ntable";
     let chart = &description.chart;
     let columns = json!(chart.y);
