@@ -126,6 +126,11 @@ def scalars(events):
             for name in RANK_COUNTERS:
                 if event.get(name) is not None:
                     add(f"ranks/{name}/{event['worker']}", event, event[name])
+            for part, held in (event.get("memory") or {}).items():
+                add(f"ranks/{part}_bytes/{event['worker']}", event, held)
+        elif kind == "algorithm_bytes":
+            for sent in event["bytes"]:
+                add(f"bytes/algorithm/{sent['axis']}/{sent['algorithm']}", event, sent["bytes"])
         elif kind == "server_pushes":
             for name in ("applied", "discarded", "skipped"):
                 for worker, counts in enumerate(zip(*event[f"{name}_by_server"])):
