@@ -363,7 +363,11 @@ async function everySubject(page) {
 }
 
 let isFailed = false;
-const browser = await chromium.launch({ executablePath: CHROMIUM, args: ["--no-sandbox"] });
+const launch = { executablePath: CHROMIUM, args: ["--no-sandbox", "--disable-dev-shm-usage"] };
+const browser = await chromium.launch(launch).catch((error) => {
+  console.log("left out: Chromium does not start: " + error.message.split("\n")[0]);
+  process.exit(isShort ? 0 : 1);
+});
 try {
   await ofTheTools(browser);
   if (!isShort) await ofALargeRun(browser);

@@ -28,7 +28,8 @@ pub(crate) fn run() -> Result<()> {
         shell::say(&format!("   left out: {SWITCH}=1 compares with other programs"));
         return Ok(());
     }
-    shell::run(&mut shell::cargo("build --package lockstep-cli"))?;
+    // The same features as those of the tests, so that nothing is built twice.
+    shell::run(&mut shell::cargo("test --workspace --no-run"))?;
     // Both are built into one folder, wherever that is.
     let here = std::env::current_exe().context("where the programs are built")?;
     for script in SCRIPTS {

@@ -337,7 +337,10 @@ async fn compute_with(
     let Ok(_waiting) = answers.waiting.try_acquire() else {
         return refuse(StatusCode::SERVICE_UNAVAILABLE, "too many computations wait\n");
     };
-    let Ok(turn) = Arc::clone(&answers.tool).acquire_owned().await else { return no_tools() };
+    let turn = Arc::clone(&answers.tool).acquire_owned();
+    let Ok(Ok(turn)) = tokio::time::timeout(COMPUTE_TIME, turn).await else {
+        return refuse(StatusCode::SERVICE_UNAVAILABLE, "another computation takes too long\n");
+    };
     let (status, value) = on_a_thread(&answers.world, name, move || {
         let result = work(&*tools, &query);
         // The turn ends with the computation, also where its request was given up.
