@@ -5,9 +5,11 @@
     python scripts/interop/pytorch_checkpoints.py --golden     writes the folders of the tests
 
 PyTorch trains a small Llama of `transformers` with AdamW for ten steps and saves it, in turn by
-`torch.distributed.checkpoint` (DCP) and by DeepSpeed with ZeRO-2 and 3 on two ranks, where DeepSpeed is
-installed. Then PyTorch and lockstep each take ten more steps. Every window of the corpus is equal, so
-that both see the same batches in any order.
+`torch.distributed.checkpoint` (DCP), from one process and from two ranks of FSDP2, whose tensors are
+sharded DTensors, and by DeepSpeed with ZeRO-2 and 3 on two ranks, where DeepSpeed is installed. Then
+PyTorch and lockstep each take ten more steps, lockstep from the folder of FSDP2 also with sharded
+layers, with pipeline stages and with ZeRO-3. Every window of the corpus is equal, so that both see
+the same batches in any order.
 
 Needs Python 3.10. Torch, transformers and DeepSpeed are taken from --python PATH or
 LOCKSTEP_INTEROP_PYTHON; otherwise pip installs all but DeepSpeed into target/interop.
@@ -32,6 +34,15 @@ LR, BETAS, EPS, DECAY = 1e-3, (0.9, 0.95), 1e-8, 0.1
 # Two classes of 24-bit sums in another order, over twenty updates.
 LIMIT = 1e-5
 PATTERN = b"Speak, friend, a"
+# Rows that two ranks hold unequal parts of, and layers and heads to divide.
+SHARDED = dict(hidden_size=10, intermediate_size=14, num_hidden_layers=2, num_key_value_heads=2,
+               head_dim=6)
+LAYOUTS = {
+    "one worker": [],
+    "TP2": ["run.workers=2", "parallel.tensor=2"],
+    "PP2": ["run.workers=2", "parallel.pipeline=2"],
+    "DP2 ZeRO-3": ["run.workers=2", "parallel.zero=3"],
+}
 
 
 def main():
@@ -41,11 +52,14 @@ def main():
     parser.add_argument("--python",
                         help="an interpreter that has torch and transformers, perhaps DeepSpeed")
     parser.add_argument("--deepspeed-rank", help=argparse.SUPPRESS)
+    parser.add_argument("--fsdp-rank", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    is_rank = arguments.deepspeed_rank is not None
+    is_rank = arguments.deepspeed_rank is not None or arguments.fsdp_rank is not None
     if not (is_rank or arguments.golden or arguments.lockstep):
         parser.error("name the program with --lockstep, or ask for --golden")
     interpreter.use(arguments.python)
+    if arguments.fsdp_rank is not None:
+        return train_by_fsdp(pathlib.Path(arguments.fsdp_rank))
     if is_rank:
         return train_by_deepspeed(pathlib.Path(arguments.deepspeed_rank))
     with tempfile.TemporaryDirectory() as scratch:
@@ -69,6 +83,7 @@ def main():
                   f"{ours[0]:.6f} to {ours[-1]:.6f}, at most {worst:.1e} from PyTorch's")
             if worst > LIMIT:
                 sys.exit(f"{name}: {worst:.1e} is more than {LIMIT:.0e}")
+        check_fsdp(arguments.lockstep.resolve(), scratch)
         theirs = continue_lockstep_by_torch(arguments.lockstep.resolve(), scratch)
         worst = max(abs(a - b) / b for a, b in zip(theirs, losses, strict=True))
         print(f"{'back':16} losses of steps {BEFORE + 1} to {BEFORE + AFTER}, by PyTorch from a run of "
@@ -77,14 +92,27 @@ def main():
             sys.exit(f"back: {worst:.1e} is more than {LIMIT:.0e}")
 
 
-def model_and_batch():
+def check_fsdp(program, scratch):
+    folder = launch_ranks("--fsdp-rank", scratch / "fsdp")
+    model, batch = model_and_batch(**SHARDED)
+    losses = train(model, adamw(model), batch, BEFORE + AFTER)[BEFORE:]
+    for number, (name, layout) in enumerate(LAYOUTS.items()):
+        ours = continue_by_lockstep(program, folder, scratch / f"run-fsdp-{number}", layout)
+        worst = max(abs(a - b) / b for a, b in zip(ours, losses, strict=True))
+        print(f"{'fsdp2 on 2 ranks':16} to {name}: at most {worst:.1e} from PyTorch's")
+        if worst > LIMIT:
+            sys.exit(f"fsdp2, {name}: {worst:.1e} is more than {LIMIT:.0e}")
+
+
+def model_and_batch(**options):
     import torch
     import transformers
     torch.manual_seed(20261118)
     torch.set_num_threads(1)
+    shape = dict(hidden_size=8, intermediate_size=12, num_hidden_layers=1, num_key_value_heads=1)
     config = transformers.LlamaConfig(
-        vocab_size=256, max_position_embeddings=CONTEXT, hidden_size=8, intermediate_size=12,
-        num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, tie_word_embeddings=True)
+        vocab_size=256, max_position_embeddings=CONTEXT, num_attention_heads=2,
+        tie_word_embeddings=True, **(shape | options))
     model = transformers.LlamaForCausalLM(config)
     text = torch.tensor(list(PATTERN) + [PATTERN[0]])
     batch = text[:-1].repeat(BATCH, 1), text[1:].repeat(BATCH, 1)
@@ -135,13 +163,45 @@ def save_by_dcp(folder):
 
 
 def save_by_deepspeed(folder, stage):
-    environment = os.environ | {"STAGE": str(stage), "PATH": f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"}
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", __file__,
-               "--deepspeed-rank", str(folder)]
+    return launch_ranks("--deepspeed-rank", folder, STAGE=str(stage))
+
+
+def launch_ranks(flag, folder, **variables):
+    """Runs this script as two ranks of torchrun."""
+    programs = f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
+    # Next to each other on one machine, whatever its name resolves to.
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node",
+               "2", __file__, flag, str(folder)]
+    environment = os.environ | variables | {"PATH": programs}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode != 0:
-        sys.exit(f"DeepSpeed failed:\n{done.stderr[-3000:]}")
+        sys.exit(f"{flag} failed:\n{done.stderr[-3000:]}")
     return folder
+
+
+def train_by_fsdp(folder):
+    import torch.distributed as dist
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import DTensor
+    dist.init_process_group("gloo")
+    mesh = init_device_mesh("cpu", (2,))
+    model, batch = model_and_batch(**SHARDED)
+    for layer in model.model.layers:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizer = adamw(model)
+    half = BATCH // 2
+    own = slice(dist.get_rank() * half, (dist.get_rank() + 1) * half)
+    train(model, optimizer, (batch[0][own], batch[1][own]), BEFORE)
+    weights, state = get_state_dict(model, optimizer)
+    assert all(isinstance(weight, DTensor) for weight in weights.values()), "nothing is sharded"
+    dcp.save({"app": {"model": weights, "optim": state}}, checkpoint_id=folder)
+    if dist.get_rank() == 0:
+        model.config.save_pretrained(folder)
+    dist.destroy_process_group()
 
 
 def train_by_deepspeed(folder):
@@ -173,8 +233,9 @@ def settings(folder):
     }
 
 
-def continue_by_lockstep(program, folder, run):
+def continue_by_lockstep(program, folder, run, layout=()):
     command = [program, "train", "--quiet", "--resume", folder, "--set", f"run.dir={run}"]
+    command += [part for setting in layout for part in ("--set", setting)]
     for key, value in settings(folder).items():
         command += ["--set", f"{key}={value}"]
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
