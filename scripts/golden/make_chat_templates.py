@@ -3,7 +3,9 @@
 
 The templates are our own, with the constructs of public ones: role headers and dates (Llama 3),
 tool calls and slices (Qwen 2.5, Qwen 3), alternating roles and exceptions (Mistral, Gemma 2), end
-tokens per role (Phi 3, Zephyr, OLMo), namespaces, macros, methods of Python and JSON.
+tokens per role (Phi 3, Zephyr, OLMo), namespaces, macros, methods of Python and JSON, tools as types
+of Python (Hermes, Command R) and of TypeScript (GPT-OSS), calls with filtered fields (Mistral Nemo,
+Llama 3.1).
 
     python scripts/golden/make_chat_templates.py crates/data/golden/chat_templates.json
 """
@@ -344,6 +346,85 @@ METHODS = """{%- set ns = namespace(text='', count=0) -%}
 {%- for key, value in {'k': 1, 'a': 2} | dictsort %} {{ key }}={{ value }}{{ "," if not loop.last }}{% endfor %}
 """
 
+# Macros that call themselves, on the schema of a tool.
+TYPES = """{%- macro python_type(schema) -%}
+    {%- set names = {"string": "str", "number": "float", "boolean": "bool"} -%}
+    {%- if schema.type is defined and schema.type is iterable and schema.type is not string -%}
+        {%- set inner -%}
+            {%- for one in schema.type -%}{{ python_type({"type": one}) }}{{ "|" if not loop.last }}{%- endfor -%}
+        {%- endset -%}
+        {{- "Union[" ~ inner | trim ~ "]" -}}
+    {%- elif schema.type in names -%}
+        {{- names[schema.type] -}}
+    {%- elif schema.type == "array" -%}
+        {{- "list[" + python_type(schema['items']) + "]" -}}
+    {%- elif schema.type == "object" -%}
+        {%- if schema.properties is defined -%}
+            {{- "dict[" -}}
+            {%- for name, inner in schema.properties | items -%}
+                {{- name ~ ": " ~ python_type(inner) ~ (", " if not loop.last) -}}
+            {%- endfor -%}
+            {{- "]" -}}
+        {%- else -%}
+            {{- "dict" -}}
+        {%- endif -%}
+    {%- else -%}
+        {{- "Any" -}}
+    {%- endif -%}
+{%- endmacro -%}
+{%- if tools is iterable and tools | length > 0 -%}
+    {%- for tool in tools -%}
+        {%- if tool.function -%}{%- set tool = tool.function -%}{%- endif -%}
+        {{- tool.name ~ "(" ~ python_type(tool.parameters) ~ ")\n" -}}
+        {{- tool | tojson(indent=4) ~ "\n" -}}
+        {%- set rest = namespace(fields=[]) -%}
+        {%- for key, value in tool.items() if key not in ["parameters", "return"] -%}
+            {%- set rest.fields = rest.fields + [key ~ "=" ~ value] -%}
+        {%- endfor -%}
+        {{- rest.fields | join("; ") ~ " " ~ (tool.keys() | list | reject("equalto", "name") | sort | join(",")) ~ "\n" -}}
+    {%- endfor -%}
+{%- endif -%}
+{%- for message in messages -%}
+    {%- if message.tool_calls is defined and message.tool_calls is not none -%}
+        {%- for call in message.tool_calls | map(attribute="function") -%}
+            {{- "[" ~ call.name ~ "(" -}}
+            {%- for name, value in call.arguments | items -%}
+                {{- name ~ "=" ~ value | tojson ~ ("" if loop.last else ", ") -}}
+            {%- endfor -%}
+            {{- ")]\n" -}}
+        {%- endfor -%}
+    {%- else -%}
+        {{- message.role ~ ": " ~ message.content | string ~ "\n" -}}
+    {%- endif -%}
+{%- else -%}
+    {{- "nothing" -}}
+{%- endfor -%}"""
+
+# Neighbours in a loop, captured text, empty namespaces, arithmetic on texts.
+NEIGHBOURS = """{%- set ns = namespace() -%}
+{%- set ns.index = 0 -%}
+{%- set title %}
+  {{ "=" * 3 }} {{ messages | length | string }} turns of {{ messages | map(attribute="role") | unique | join("/") }}
+{% endset -%}
+{{- title | trim ~ "\n" -}}
+{%- for message in messages -%}
+    {%- if loop.previtem is undefined or loop.previtem.role != message.role -%}
+        {{- "<" ~ message.role ~ ">" -}}
+    {%- endif -%}
+    {%- set text = message["content"] if message["content"] is string else message["content"] | selectattr("type", "equalto", "text") | map(attribute="text") | first -%}
+    {%- if text.strip().endswith("!") or "?" in text -%}
+        {%- set ns.index = ns.index + 1 -%}
+    {%- endif -%}
+    {{- text | replace("\n", " ") | trim -}}
+    {%- if loop.nextitem is defined and loop.nextitem.role == "assistant" -%}{{- " ->" -}}{%- endif -%}
+    {{- "\n" -}}
+{%- endfor -%}
+{{- ns.index ~ " " ~ (messages | rejectattr("role", "equalto", "user") | list | length) ~ " " -}}
+{{- messages[-1]["role"][::-1] ~ " " ~ (messages | last).role.find("t") ~ " " ~ messages[0].role.lstrip("u") -}}
+{{- " " ~ ([3, 1, 2] | sort | map("string") | join) ~ " " ~ ([1, 2, 3] | sum) ~ " " ~ (7 is divisibleby 7) ~ " " ~ ("b" in "abc") -}}
+{{- " " ~ (unknown | default("none", true)) ~ " " ~ ("" | default("empty", true)) ~ " " ~ (none is none) ~ " " ~ ("4" | int + 1) -}}
+{%- if add_generation_prompt and messages[-1].role != "assistant" -%}{{- "\n<assistant>" -}}{%- endif -%}"""
+
 TEMPLATES = {
     "chatml": CHATML,
     "llama-3": LLAMA_3,
@@ -359,6 +440,8 @@ TEMPLATES = {
     "generation": GENERATION,
     "macros": MACROS,
     "methods": METHODS,
+    "types": TYPES,
+    "neighbours": NEIGHBOURS,
 }
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
 
@@ -394,6 +477,21 @@ TOOLS = [
                 "type": "object",
                 "properties": {"b": {"type": "number"}, "a": {"enum": ["x", "y"]}},
                 "required": ["b"],
+            },
+        },
+    }
+]
+NESTED = [
+    {
+        "name": "find",
+        "return": "str",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "names": {"type": "array", "items": {"type": "string"}},
+                "at": {"type": "object", "properties": {"x": {"type": "number"}}},
+                "limit": {"type": ["number", "boolean"]},
+                "any": {"type": "object"},
             },
         },
     }
@@ -435,6 +533,12 @@ CASES = [
     ("macros", TOOL[:1], False, {"tools": TOOLS}),
     ("methods", LONG, False, {}),
     ("methods", PARTS, False, {}),
+    ("types", TOOL[:2], False, {"tools": TOOLS}),
+    ("types", ONE, False, {"tools": NESTED}),
+    ("types", PAIR, False, {"tools": []}),
+    ("neighbours", LONG, False, {}),
+    ("neighbours", PARTS, True, {}),
+    ("neighbours", BAD, True, {}),
 ]
 
 
@@ -450,7 +554,8 @@ def answers(rendered, spans):
     return [[size(rendered[:start]), size(rendered[:end])] for start, end in spans]
 
 
-def main():
+def golden():
+    """Templates, conversations and what `transformers` renders."""
     chat_template_utils.datetime = FixedDate
     vocabulary = {text: index for index, text in enumerate(["<unk>", *TOKENS.values()])}
     model = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))
@@ -479,14 +584,17 @@ def main():
         except Exception as error:
             case["error"] = str(error)
         cases.append(case)
-    golden = {
+    return {
         "transformers": transformers.__version__,
         "tokens": TOKENS,
         "templates": TEMPLATES,
         "cases": cases,
     }
+
+
+def main():
     with open(sys.argv[1], "w", encoding="utf-8") as file:
-        json.dump(golden, file, ensure_ascii=False, indent=1)
+        json.dump(golden(), file, ensure_ascii=False, indent=1)
         file.write("\n")
 
 

@@ -8,7 +8,7 @@ For every case of cases.py: `transformers` writes a folder; lockstep's logits mu
 lockstep converts it to a run and back; the tensors must come back byte for byte, and `transformers`
 must compute the very same logits from them. A model that lockstep trained for two steps is
 exported, and both must agree about it again. One model of each family takes twenty steps of AdamW in
-both programs, with equal losses (training.py).
+both programs, with equal losses and final weights (training.py).
 
 For models of the Llama family, lockstep trains low-rank adapters: `peft` must load them beside the
 original folder and compute lockstep's logits, and so must `transformers` from the merged export.
@@ -86,10 +86,11 @@ def check_all(cases, lockstep):
     import training
     for case in [case for case in cases.CASES if case.name in training.FAMILIES]:
         with tempfile.TemporaryDirectory() as scratch:
-            worst, losses = training.check(case, cases, call, lockstep, pathlib.Path(scratch))
+            worst, apart, losses = training.check(
+                case, cases, call, lockstep, pathlib.Path(scratch))
         print(f"{case.name:<16} {len(losses)} steps of AdamW, losses {losses[0]:.4f} to "
-              f"{losses[-1]:.4f} within {worst:.1e}, equal on {len(training.LAYOUTS) + 1} layouts",
-              flush=True)
+              f"{losses[-1]:.4f} within {worst:.1e}, weights within {apart:.1e}, equal on "
+              f"{len(training.LAYOUTS) + 1} layouts", flush=True)
     adapted = [case for case in cases.CASES if takes_adapters(case)]
     for case in adapted:
         with tempfile.TemporaryDirectory() as scratch:

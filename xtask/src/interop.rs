@@ -1,6 +1,6 @@
 //! Comparison with the programs of others: model folders, adapters and training of Hugging Face's
 //! libraries, task scores of lm-evaluation-harness, GGUF files in llama.cpp, checkpoints of PyTorch
-//! and DeepSpeed.
+//! and DeepSpeed, steps of optimizers, and chat templates.
 //!
 //! The scripts need packages that the project itself does not and that are large; so they run only
 //! with `LOCKSTEP_INTEROP=1`. The ordinary tests read recorded files instead.
@@ -17,6 +17,8 @@ const SCRIPTS: &[&str] = &[
     "scripts/interop/tasks.py",
     "scripts/interop/pytorch_checkpoints.py",
     "scripts/interop/gguf.py",
+    "scripts/interop/optimizers.py",
+    "scripts/interop/chat_templates.py",
 ];
 
 /// The environment variable that enables this step.
