@@ -10,6 +10,7 @@
 //! - [`bar_chart`], [`stacked_bars`]: one bar a row
 //! - [`heat_map`]: a grid of shaded cells over two parameters
 //! - [`timeline`]: spans of time on one track a rank or device
+//! - [`fn@digits`]: numbers of three significant digits
 //! - [`axis`]: scales, ticks and their labels
 //! - [`canvas`]: the SVG shapes that charts are made of; [`palette`]: colours, dashes, markers
 //! - [`mod@page`]: an HTML page around charts
@@ -40,11 +41,13 @@ pub mod panels;
 pub mod stacked_bars;
 pub mod timeline;
 
+mod digits;
 mod frame;
 
 pub use axis::Axis;
 pub use bar_chart::{Bar, BarChart};
 pub use canvas::{Anchor, Canvas, Title, escape};
+pub use digits::digits;
 pub use frame::{Point, PointMark, Series};
 pub use heat_map::{Cell, HeatMap};
 pub use line_chart::LineChart;

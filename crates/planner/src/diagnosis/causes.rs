@@ -11,11 +11,12 @@ use super::slow_rank::{SlowRank, work_by_rank};
 use super::statistics::median_of;
 use super::what_if::WhatIf;
 use crate::time::recomputed_shares;
-use lockstep_config::units::Seconds;
+use lockstep_config::units::{BytesPerSecond, Seconds};
 use lockstep_config::{Dtype, Recompute};
 use lockstep_parallel::from_recipe::blueprint_of;
 use lockstep_parallel::slow_rank::TIME_SLICE;
 use lockstep_parallel::stages;
+use lockstep_plot::digits;
 use serde::Serialize;
 use std::fmt;
 
@@ -143,11 +144,11 @@ impl Findings<'_> {
         let wait = waits.fold(0.0, f64::max);
         let evidence = vec![
             format!(
-                "rank {} takes {} for its passes, {:.2} times as long as the usual rank for equal \
+                "rank {} takes {} for its passes, {} times as long as the usual rank for equal \
                  work, in three quarters of the steps",
                 slow.rank,
                 Seconds(own),
-                slow.factor
+                digits(slow.factor)
             ),
             format!("the others wait up to {} per step for it", Seconds(wait)),
         ];
@@ -203,9 +204,9 @@ impl Findings<'_> {
         }
         if let Some(links) = self.facts.links {
             evidence.push(format!(
-                "the slowest link has a latency of {} and {:.3} MB/s",
+                "the slowest link has a latency of {} and {}",
                 Seconds(links.latency),
-                links.bandwidth / 1e6
+                BytesPerSecond(links.bandwidth)
             ));
         }
         Some(Cause { verdict, share, culprit_rank: None, evidence })
@@ -279,9 +280,9 @@ impl Findings<'_> {
                 self.facts.steps.len()
             ),
             format!(
-                "a checkpoint takes {} to write, {:.3} MB/s on rank 0",
+                "a checkpoint takes {} to write, {} on rank 0",
                 Seconds(write),
-                bytes / write.max(f64::MIN_POSITIVE) / 1e6
+                BytesPerSecond(bytes / write.max(f64::MIN_POSITIVE))
             ),
         ];
         Some(Cause { verdict: Verdict::Checkpoint, share, culprit_rank: None, evidence })

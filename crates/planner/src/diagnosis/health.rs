@@ -3,6 +3,7 @@
 
 use super::facts::{FailureKind, RunFacts, StepFacts};
 use super::statistics::median_of;
+use lockstep_plot::digits;
 use serde::Serialize;
 
 /// Overflow rate from which on the loss scale grows back too soon: a dynamic scale that doubles
@@ -116,12 +117,12 @@ impl Health {
         }
         if self.diverged {
             found.push(format!(
-                "the loss diverged: {:.3} at first, {:.3} at the lowest, {:.3} at the highest, \
-                 {:.3} at the end, with a learning rate of {}",
-                first_loss(&facts.steps),
-                losses_by_tenth(&facts.steps).fold(f64::INFINITY, f64::min),
-                losses_by_tenth(&facts.steps).fold(f64::NEG_INFINITY, f64::max),
-                tail_loss(&facts.steps),
+                "the loss diverged: {} at first, {} at the lowest, {} at the highest, {} at the \
+                 end, with a learning rate of {}",
+                digits(first_loss(&facts.steps)),
+                digits(losses_by_tenth(&facts.steps).fold(f64::INFINITY, f64::min)),
+                digits(losses_by_tenth(&facts.steps).fold(f64::NEG_INFINITY, f64::max)),
+                digits(tail_loss(&facts.steps)),
                 facts.steps.iter().map(|step| step.lr).fold(0.0, f64::max)
             ));
         }

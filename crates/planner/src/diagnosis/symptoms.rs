@@ -14,8 +14,9 @@ use super::statistics::median_of;
 use crate::stability;
 use lockstep_config::OptimName;
 use lockstep_config::interval::young;
-use lockstep_config::units::Seconds;
+use lockstep_config::units::{BytesPerSecond, Seconds};
 use lockstep_parallel::slow_rank::SLOW_FACTOR;
+use lockstep_plot::digits;
 use serde::Serialize;
 use std::ops::Range;
 
@@ -303,10 +304,10 @@ fn low_bandwidth(run: &Measured<'_>) -> Option<String> {
     let reached = 1.0 / replay.factor;
     (is_exposed && replay.factor > 0.0 && reached < BANDWIDTH_REACHED).then(|| {
         format!(
-            "calls reach {:.0} % of what the probed links ({}, {:.3} MB/s) would allow",
+            "calls reach {:.0} % of what the probed links ({}, {}) would allow",
             100.0 * reached,
             Seconds(links.latency),
-            links.bandwidth / 1e6
+            BytesPerSecond(links.bandwidth)
         )
     })
 }
@@ -401,8 +402,9 @@ fn growing_residuals(run: &Measured<'_>) -> Option<String> {
     let delta = median_of(exchanges, |at| at.delta);
     (before > 0.0 && after > RESIDUAL_GROWTH * before).then(|| {
         format!(
-            "residuals grew from {before:.3} to {after:.3}; an exchange loses {:.0} % of the \
-             squared norm",
+            "residuals grew from {} to {}; an exchange loses {:.0} % of the squared norm",
+            digits(before),
+            digits(after),
             100.0 * delta
         )
     })
