@@ -1,6 +1,7 @@
 //! Errors of the lab, with values that would work.
 
 use crate::description::{Description, Domain, Param};
+use crate::renamed_params;
 use lockstep_comm::CommError;
 use lockstep_config::{Blame, nearest};
 use lockstep_platform::{FileError, NetError};
@@ -104,7 +105,12 @@ impl LabError {
 
     /// An unknown parameter of an experiment.
     pub(crate) fn no_param(description: &Description, key: &str) -> Self {
-        Self::no_such("parameter of this experiment", key, description.params.iter().map(|p| p.key))
+        let kind = "parameter of this experiment";
+        if let Some(present) = renamed_params::present_name(description.name, key) {
+            let hint = format!("it was renamed; use {present}");
+            return Self::NoSuch { kind, name: key.to_owned(), hint };
+        }
+        Self::no_such(kind, key, description.params.iter().map(|p| p.key))
     }
 
     /// A value outside the domain of its parameter.

@@ -31,6 +31,7 @@
 
 mod description;
 mod error;
+mod renamed_params;
 mod settings;
 mod study;
 mod table;

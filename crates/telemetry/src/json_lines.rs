@@ -264,12 +264,40 @@ mod tests {
 
     #[test]
     fn names_of_version_1_are_refused_with_the_new_ones() {
-        let rows = r#"{"v":1,"seconds":1.0,"rank":0,"event":"rows","step":3,"pulled":1,"pushed":2,"#
-            .to_owned()
-            + r#""kept":4,"copied":5,"age_max":6,"requests_by_server":[7],"bytes_by_server":[8]}"#
-            + "\n";
-        let error = read_events(&rows).unwrap_err().to_string();
-        assert!(error.contains("event format 1") && error.contains("sparse_rows"), "{error}");
+        let line = |text: &str| format!("{{\"v\":1,\"seconds\":1.0,\"rank\":0,{text}}}\n");
+        let old = [
+            r#""event":"rows","step":3,"pulled":1,"pushed":2,"cached":4,"replicated":5,"age_max":6,
+               "requests_by_server":[7],"bytes_by_server":[8]"#,
+            r#""event":"sparse_rows","step":3,"pulled":1,"pushed":2,"kept":4,"copied":5,"age_max":6,
+               "requests_by_server":[7],"bytes_by_server":[8]"#,
+            r#""event":"aggregated","step":3,"sampled":4,"counted":4,"late":1,"drift":0.5,
+               "drift_max":0.5,"drift_max_client":0,"update_norm_squared":0.5"#,
+            r#""event":"aggregated","step":3,"sampled":4,"counted":4,"delayed":1,"drift":0.5,
+               "drift_max":0.5,"drift_max_client":0,"moved":0.5"#,
+        ];
+        for text in old {
+            let error = read_events(&line(&text.replace('\n', ""))).unwrap_err().to_string();
+            assert!(error.contains("event format 1"), "{text}: {error}");
+            let names = [
+                "rows is sparse_rows",
+                "kept is cached",
+                "copied is replicated",
+                "moved is update_norm_squared",
+                "late is delayed",
+            ];
+            assert!(names.iter().all(|name| error.contains(name)), "{error}");
+        }
+        // With the present names the lines are read: nothing else in them is refused.
+        for (text, pairs) in [
+            (old[1], &[("kept", "cached"), ("copied", "replicated")][..]),
+            (old[2], &[("late", "delayed")]),
+        ] {
+            let mut text = text.replace('\n', "");
+            for (former, present) in pairs {
+                text = text.replace(former, present);
+            }
+            assert_eq!(read_events(&line(&text)).unwrap().len(), 1, "{text}");
+        }
         // A line without a renamed field is the same in both versions.
         let warning = r#"{"v":1,"seconds":1.0,"rank":0,"event":"warning","message":"x"}"#;
         assert_eq!(read_events(&format!("{warning}\n")).unwrap().len(), 1);
