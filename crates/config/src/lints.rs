@@ -130,7 +130,7 @@ mod tests {
             optim.lr=0.25 | optim.lr=0.24
         busy-servers tiny sync.mode=parameter-server train.batch=32 \
             numerics.invariant_up_to=32 | run.workers=11 | run.workers=10
-        hot-server tiny sync.mode=parameter-server sync.sparse_rows=true sync.servers=2 | \
+        overloaded-server tiny sync.mode=parameter-server sync.sparse_rows=true sync.servers=2 | \
             sync.row_sharding=range | sync.row_sharding=hash
         no-rare-rows tiny sync.mode=parameter-server sync.sparse_rows=true train.batch=8 \
             run.workers=2 | model.context=64 | model.context=63

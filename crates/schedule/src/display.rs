@@ -147,7 +147,7 @@ round  rank 0        rank 1        rank 2
     }
 
     #[test]
-    fn shared_memory_shows_signals_sums_and_whose_memory_is_touched() {
+    fn shared_memory_shows_signals_sums_and_whose_memory_is_used() {
         let expected = "\
 reduce-scatter by direct, 2 ranks, 2 chunks
 round  rank 0       rank 1

@@ -394,7 +394,7 @@ pub(crate) const LINTS: &[Lint] = lints! {
             when servers > 0 && r.num_pushers() > MAX_WORKERS_PER_SERVER * servers =>
                 "sync.servers = {servers} is the bottleneck of run.workers = {workers}";
 
-    "hot-server": "frequent tokens often have low ids, and one server owns all of them";
+    "overloaded-server": "frequent tokens often have low ids, and one server owns all of them";
         if "sync.sparse_rows with sync.row_sharding = range and several servers";
         advice "use sync.row_sharding = \"hash\", or sync.row_cache";
         |r| let (servers, by) = (r.num_servers(), r.sync.server.rows.sparse_sharding()?);

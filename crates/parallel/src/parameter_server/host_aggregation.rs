@@ -74,7 +74,7 @@ impl Replica {
     }
 
     /// Rows that any worker of the host group uses, given those of this worker; ascending.
-    pub(super) fn gather_touched_rows(&self, own: Vec<u32>) -> Result<Vec<u32>, CommError> {
+    pub(super) fn gather_batch_rows(&self, own: Vec<u32>) -> Result<Vec<u32>, CommError> {
         let Some(host_group) = &self.host_group else { return Ok(own) };
         let mut all = Vec::new();
         host_group.comm.all_gather_v(&own, &mut all)?;

@@ -34,25 +34,25 @@ impl Replica {
         let replicated = ReplicatedRows::new(table.num_rows(), keys.rows.replicated, age, home);
         let [requests, bytes] = [(); 2].map(|()| vec![0; num_servers]);
         let counts = SparseRowCounts { requests, bytes, ..SparseRowCounts::default() };
-        let (touched, step) = (Vec::new(), 0);
-        client.rows = Some(SparsePull { table, row_cache, replicated, touched, step, counts });
+        let (batch_rows, step) = (Vec::new(), 0);
+        client.rows = Some(SparsePull { table, row_cache, replicated, batch_rows, step, counts });
     }
 
     /// Sets the tokens that the next step looks up, on this worker and the rest of its host group.
-    pub(super) fn set_touched_rows(
+    pub(super) fn set_batch_rows(
         &mut self,
         step: u64,
         tokens: impl Iterator<Item = u32>,
     ) -> Result<(), CommError> {
-        let mut touched: Vec<u32> = tokens.collect();
-        touched.sort_unstable();
-        touched.dedup();
-        let touched = self.gather_touched_rows(touched)?;
+        let mut batch_rows: Vec<u32> = tokens.collect();
+        batch_rows.sort_unstable();
+        batch_rows.dedup();
+        let batch_rows = self.gather_batch_rows(batch_rows)?;
         let rows = self.client.as_mut().and_then(|client| client.rows.as_mut());
         let Some(rows) = rows else { return Ok(()) };
-        rows.row_cache.touch(&touched);
-        rows.replicated.touch(&touched);
-        (rows.touched, rows.step) = (touched, step);
+        rows.row_cache.touch(&batch_rows);
+        rows.replicated.touch(&batch_rows);
+        (rows.batch_rows, rows.step) = (batch_rows, step);
         Ok(())
     }
 
@@ -95,9 +95,9 @@ impl SparsePull {
         version: u64,
         bucket: &mut [f32],
     ) -> Result<(), CommError> {
-        let Self { table, row_cache, replicated, touched, step, counts } = self;
+        let Self { table, row_cache, replicated, batch_rows, step, counts } = self;
         let in_lockstep = client.switch().is_some_and(|switch| *step >= switch);
-        let here = touched.iter().copied().filter(|row| table.place(*row).0 == server);
+        let here = batch_rows.iter().copied().filter(|row| table.place(*row).0 == server);
         let mut missing = Vec::new();
         for row in here {
             match row_cache.age(row, *step, version) {
@@ -147,9 +147,9 @@ impl SparsePull {
         (rank, server): (usize, usize),
         bucket: &[f32],
     ) -> Result<(), CommError> {
-        let Self { table, touched, counts, .. } = self;
+        let Self { table, batch_rows, counts, .. } = self;
         let here = |row: &&u32| table.place(**row).0 == server;
-        let rows: Vec<u32> = touched.iter().filter(here).copied().collect();
+        let rows: Vec<u32> = batch_rows.iter().filter(here).copied().collect();
         client.send(&[rows.len() as u64], rank, Tag::Rows)?;
         counts.bytes[server] += NUMBER_BYTES;
         if rows.is_empty() {

@@ -15,7 +15,7 @@ pub(super) struct SparsePull {
     pub(super) row_cache: RowCache,
     pub(super) replicated: ReplicatedRows,
     /// Rows that the step uses, ascending.
-    pub(super) touched: Vec<u32>,
+    pub(super) batch_rows: Vec<u32>,
     pub(super) step: u64,
     pub(super) counts: SparseRowCounts,
 }

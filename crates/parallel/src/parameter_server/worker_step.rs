@@ -139,7 +139,7 @@ impl Replica {
         if self.step_context.pulls_rows {
             let tokens = tokens.map(|tokens| tokens.as_slice::<u32>());
             let tokens = tokens.collect::<Result<Vec<_>, _>>()?;
-            self.set_touched_rows(step, tokens.into_iter().flatten().copied())?;
+            self.set_batch_rows(step, tokens.into_iter().flatten().copied())?;
         }
         Ok(())
     }

@@ -156,7 +156,7 @@ impl<'a> Worker<'a> {
 
     /// Pulls all shards, first layers first, and shares them within the host group.
     fn pull(&mut self) {
-        self.gather_touched_rows();
+        self.gather_batch_rows();
         let rows = self.servers.rows(self.pusher());
         let mut marks = self.stale_copies();
         for server in self.pulled_shards() {
@@ -243,7 +243,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Gathers the rows that the workers of a host group look up.
-    fn gather_touched_rows(&mut self) {
+    fn gather_batch_rows(&mut self) {
         let Some(group) = self.host.filter(|_| self.servers.layout.rows.is_some()) else { return };
         let lens = match self.at.rows_by_rank {
             Some(rows) => rows[self.group.clone()].to_vec(),
