@@ -148,7 +148,21 @@ fn prose(list: &List, path: &str, text: &str) -> Vec<Finding> {
             findings.push(Finding::new(path, lines[at], rule));
         }
     }
+    findings.extend(private_rows(&flat).map(|at| {
+        Finding::new(path, lines[at], "the row of a private table; cite a public source")
+    }));
     findings
+}
+
+/// Places of citations such as `row a` and a letter with a number, of tables no reader has.
+fn private_rows(flat: &str) -> impl Iterator<Item = usize> {
+    flat.match_indices("row ").filter_map(|(at, row)| {
+        let mut words = flat[at + row.len()..].split_whitespace();
+        let is_table = words.next()?.chars().all(char::is_alphabetic);
+        let mut number = words.next()?.chars();
+        let is_row = number.next() == Some('o') && number.next()?.is_ascii_digit();
+        (is_table && is_row).then_some(at)
+    })
 }
 
 /// The words of a text in lower case, separated by single blanks, without comment markers; and
@@ -233,6 +247,19 @@ mod tests {
     fn phrases_are_found_over_line_breaks() {
         let text = "/// Time that sticks\n/// out of it.\n";
         assert_eq!(found("crates/a/src/a.rs", text).len(), 1);
+    }
+
+    #[test]
+    fn rows_of_private_tables_are_found() {
+        // Written in two parts, so that no scan finds this table.
+        let cited = concat!("row b ", "O12d");
+        for text in
+            [format!("// As in {cited}.\n"), format!("const A: &str = \"{cited}: {{x}}\";\n")]
+        {
+            assert_eq!(found("crates/a/src/a.rs", &text), [1], "{text}");
+        }
+        assert_eq!(found("docs/a.md", &format!("x\n{cited}\n")), [2]);
+        assert_eq!(found("docs/a.md", "A row of offsets, row o of it, row 1.\n"), [] as [usize; 0]);
     }
 
     #[test]
