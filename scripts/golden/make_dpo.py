@@ -40,6 +40,9 @@ ADAPTER = {
     "lora_dropout": 0.0, "target_modules": TARGETS, "bias": "none", "fan_in_fan_out": False,
 }
 BETA, NUM_STEPS = 0.1, 6
+# Above the rounding of float32 gradients: AdamW would make full steps of it, and the gradients of later
+# steps be those of other weights.
+EPS = 1e-5
 TEMPLATE = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}\n{% endfor %}" \
            "{% if add_generation_prompt %}a:{% endif %}"
 # Prompts and answers of different lengths, an answer longer than the context among them.
@@ -81,7 +84,7 @@ def train(trained, params_of, inputs, targets, references):
                "weight_decay": adamw["weight_decay"] if decays else 0.0} for decays in (True, False)]
     optimizer = torch.optim.AdamW(
         [group for group in groups if group["params"]], lr=adamw["lr"],
-        betas=(adamw["beta1"], adamw["beta2"]), eps=adamw["eps"], foreach=False)
+        betas=(adamw["beta1"], adamw["beta2"]), eps=EPS, foreach=False)
     losses, grads = [], {}
     for step in range(NUM_STEPS):
         optimizer.zero_grad()
@@ -146,7 +149,7 @@ def main():
     text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
     (FOLDER / "pairs.jsonl").write_text(text)
     (FOLDER / "chat.jinja").write_text(TEMPLATE)
-    steps = {"beta": BETA, "inputs": inputs.tolist(), "targets": targets.tolist(),
+    steps = {"beta": BETA, "eps": EPS, "inputs": inputs.tolist(), "targets": targets.tolist(),
              "references": references.tolist(), "full": full, "lora": lora}
     (FOLDER / "steps.json").write_text(json.dumps(steps) + "\n")
     for name, losses in (("full", full), ("lora", lora)):

@@ -23,6 +23,7 @@ mod tasks;
 mod golden;
 mod golden_losses;
 mod golden_optimizers;
+mod golden_preferences;
 mod loss_scaling;
 mod mixtures;
 

@@ -106,6 +106,16 @@ fn every_layout_gives_the_bits_of_one_worker() {
             assert_eq!(validation(&outcome), validation(&alone), "{}: {layout:?}", small.name);
         }
     }
+    // Mistral: a window below the context, on its shards of heads and in its stages.
+    let mistral = [TENSOR_LEAVES, "model.sliding_window=5"];
+    let alone = run(&mut runs, &LLAMA, Layout::ONE, &mistral);
+    for (pipeline, sequence) in [(1, false), (2, true)] {
+        let layout = Layout { tensor: 2, pipeline, sequence, ..Layout::ONE };
+        let outcome = run(&mut runs, &LLAMA, layout, &mistral);
+        assert_eq!(outcome.hashes(), alone.hashes(), "a window: {layout:?}");
+    }
+    let whole = run(&mut runs, &LLAMA, Layout::ONE, &[TENSOR_LEAVES]);
+    assert_ne!(whole.hashes(), alone.hashes(), "the window is shorter than the context");
 }
 
 #[test]
