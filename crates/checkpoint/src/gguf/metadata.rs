@@ -18,10 +18,26 @@ pub(super) fn architecture(model: &Model) -> Option<&'static str> {
             ModelType::Llama | ModelType::Mistral => Some("llama"),
             ModelType::Qwen2 => Some("qwen2"),
             ModelType::Qwen3 => Some("qwen3"),
-            ModelType::Olmo2 | ModelType::Phi3 | ModelType::Gemma2 => None,
+            ModelType::Olmo2 => Some("olmo2"),
+            // llama.cpp ignores the window of Phi-3.
+            ModelType::Phi3 if has_window(model) => None,
+            ModelType::Phi3 => Some("phi3"),
+            ModelType::Gemma2 => is_plain_gemma2(model).then_some("gemma2"),
         },
+        // It has no tied head there.
+        Family::GptNeox => (!model.tied).then_some("gptneox"),
+        Family::Bloom => Some("bloom"),
         _ => None,
     }
+}
+
+/// Whether a Gemma 2 has all that llama.cpp takes for granted: a tied head, both soft caps, a
+/// window, and scores that are divided by the root of the head size.
+fn is_plain_gemma2(model: &Model) -> bool {
+    let variant = &model.variant;
+    let has_caps = variant.attention_soft_cap.is_some() && variant.final_soft_cap.is_some();
+    let has_scale = variant.query_scalar.is_none_or(|scalar| scalar == model.head_dim());
+    model.tied && has_caps && has_scale && variant.sliding_window.is_some()
 }
 
 /// Whether a token attends to fewer tokens than the context has.
@@ -55,17 +71,31 @@ pub(super) fn metadata(
         ("attention.head_count_kv", number(model.kv_heads)),
         ("vocab_size", number(model.vocab)),
     ];
-    if model.family == Family::Gpt2 {
-        own.push(("attention.layer_norm_epsilon", Value::F32(model.norm_eps)));
-    } else {
+    let norm_eps = match model.family {
+        Family::Llama => "attention.layer_norm_rms_epsilon",
+        _ => "attention.layer_norm_epsilon",
+    };
+    own.push((norm_eps, Value::F32(model.norm_eps)));
+    if model.family == Family::Llama {
         let head_dim = number(model.head_dim());
-        own.extend([
-            ("attention.layer_norm_rms_epsilon", Value::F32(model.norm_eps)),
-            ("attention.key_length", head_dim.clone()),
-            ("attention.value_length", head_dim.clone()),
-            ("rope.dimension_count", head_dim),
-            ("rope.freq_base", Value::F32(model.rope_theta as f32)),
-        ]);
+        own.push(("attention.key_length", head_dim.clone()));
+        own.push(("attention.value_length", head_dim));
+    }
+    if model.family == Family::GptNeox {
+        let is_parallel = Value::Bool(model.gpt_neox.parallel_residual);
+        own.push(("use_parallel_residual", is_parallel));
+    }
+    if matches!(model.family, Family::Llama | Family::GptNeox) {
+        own.push(("rope.dimension_count", number(model.rotary_dims())));
+        own.push(("rope.freq_base", Value::F32(model.rope_theta as f32)));
+    }
+    if architecture == "gemma2" {
+        let cap = |cap: Option<f64>| Value::F32(cap.unwrap_or(0.0) as f32);
+        let variant = &model.variant;
+        own.push(("attn_logit_softcapping", cap(variant.attention_soft_cap)));
+        own.push(("final_logit_softcapping", cap(variant.final_soft_cap)));
+        let window = variant.sliding_window.unwrap_or(model.context);
+        own.push(("attention.sliding_window", number(window)));
     }
     let RopeScaling { kind, factor, .. } = model.variant.rope;
     if kind == RopeScalingKind::Linear {

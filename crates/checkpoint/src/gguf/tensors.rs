@@ -1,8 +1,10 @@
 //! Tensors of a model under the names of GGUF, which follow llama.cpp.
 //!
-//! Two differ in more than their name. Llama's rotary positions turn neighbouring elements there
+//! Some differ in more than their name. Llama's rotary positions turn neighbouring elements there
 //! instead of the halves of a head, so the rows of queries and keys are interleaved. GPT-2's
-//! matrices, stored with a row per input, are transposed.
+//! matrices, stored with a row per input, are transposed. Queries, keys and values of GPT-NeoX and
+//! BLOOM, which alternate head by head, become one after the other. Gemma's norms include the one that
+//! its weights are added to.
 
 use super::block::TensorType;
 use super::format::Description;
@@ -28,6 +30,12 @@ pub(super) enum Change {
     Interleave {
         heads: usize,
     },
+    /// Queries, keys and values of each of so many heads become all queries, all keys, all values.
+    Ungroup {
+        heads: usize,
+    },
+    /// One is added to each element.
+    AddOne,
 }
 
 impl Change {
@@ -51,12 +59,20 @@ impl Change {
                 let rows = (0..heads * head_rows).map(row);
                 rows.flat_map(|row| &data[row * columns..][..columns]).copied().collect()
             }
+            Self::Ungroup { heads } => {
+                let columns = if shape.len() == 1 { 1 } else { columns };
+                let head_len = data.len() / heads / 3;
+                assert!(head_len.is_multiple_of(columns), "whole rows of each head");
+                let parts = (0..3).flat_map(|part| (0..heads).map(move |head| 3 * head + part));
+                parts.flat_map(|at| &data[at * head_len..][..head_len]).copied().collect()
+            }
+            Self::AddOne => data.into_iter().map(|x| x + 1.0).collect(),
         }
     }
 }
 
 /// GGUF's name of a part of a layer, by ours.
-const LLAMA_PARTS: [(&str, &str); 14] = [
+const LLAMA_PARTS: [(&str, &str); 16] = [
     ("input_layernorm.weight", "attn_norm.weight"),
     ("self_attn.q_proj.weight", "attn_q.weight"),
     ("self_attn.q_proj.bias", "attn_q.bias"),
@@ -71,6 +87,28 @@ const LLAMA_PARTS: [(&str, &str); 14] = [
     ("mlp.gate_proj.weight", "ffn_gate.weight"),
     ("mlp.up_proj.weight", "ffn_up.weight"),
     ("mlp.down_proj.weight", "ffn_down.weight"),
+    // Phi-3.
+    ("self_attn.qkv_proj.weight", "attn_qkv.weight"),
+    ("mlp.gate_up_proj.weight", "ffn_up.weight"),
+];
+
+/// Parts with another meaning where the output of a block is normalised (OLMo 2, Gemma 2).
+const OUTPUT_NORM_PARTS: [(&str, &str); 3] = [
+    ("post_attention_layernorm.weight", "post_attention_norm.weight"),
+    ("pre_feedforward_layernorm.weight", "ffn_norm.weight"),
+    ("post_feedforward_layernorm.weight", "post_ffw_norm.weight"),
+];
+
+/// Prefixes of the parts of GPT-NeoX and BLOOM, each with a weight and a bias.
+const BY_HEAD_PARTS: [(&str, &str); 8] = [
+    ("input_layernorm", "attn_norm"),
+    ("attention.query_key_value", "attn_qkv"),
+    ("attention.dense", "attn_output"),
+    ("self_attention.query_key_value", "attn_qkv"),
+    ("self_attention.dense", "attn_output"),
+    ("post_attention_layernorm", "ffn_norm"),
+    ("mlp.dense_h_to_4h", "ffn_up"),
+    ("mlp.dense_4h_to_h", "ffn_down"),
 ];
 
 const GPT2_PARTS: [(&str, &str); 12] = [
@@ -88,7 +126,7 @@ const GPT2_PARTS: [(&str, &str); 12] = [
     ("mlp.c_proj.bias", "ffn_down.bias"),
 ];
 
-const WHOLE: [(&str, &str); 7] = [
+const WHOLE: [(&str, &str); 14] = [
     ("model.embed_tokens.weight", "token_embd.weight"),
     ("model.norm.weight", "output_norm.weight"),
     ("transformer.wte.weight", "token_embd.weight"),
@@ -96,21 +134,65 @@ const WHOLE: [(&str, &str); 7] = [
     ("transformer.ln_f.weight", "output_norm.weight"),
     ("transformer.ln_f.bias", "output_norm.bias"),
     ("lm_head.weight", "output.weight"),
+    ("gpt_neox.embed_in.weight", "token_embd.weight"),
+    ("gpt_neox.final_layer_norm.weight", "output_norm.weight"),
+    ("gpt_neox.final_layer_norm.bias", "output_norm.bias"),
+    ("embed_out.weight", "output.weight"),
+    ("transformer.word_embeddings.weight", "token_embd.weight"),
+    ("transformer.word_embeddings_layernorm.weight", "token_embd_norm.weight"),
+    ("transformer.word_embeddings_layernorm.bias", "token_embd_norm.bias"),
 ];
 
-/// GGUF's name of a tensor; none where it has none.
-fn name_of(name: &str) -> Option<String> {
-    let known = |parts: &[(&str, &str)], name: &str| {
-        parts.iter().find(|(ours, _)| *ours == name).map(|(_, theirs)| (*theirs).to_owned())
+/// GGUF's name of a tensor of this model; none where it has none.
+fn name_of(model: &Model, name: &str) -> Option<String> {
+    let find = |parts: &[(&str, &'static str)], name: &str| {
+        parts.iter().find(|(ours, _)| *ours == name).map(|(_, theirs)| *theirs)
     };
-    let of_layer = |prefix: &str, parts: &[(&str, &str)]| {
-        let (layer, part) = name.strip_prefix(prefix)?.split_once('.')?;
-        layer.parse::<usize>().ok()?;
-        known(parts, part).map(|part| format!("blk.{layer}.{part}"))
+    if let Some(theirs) = find(&WHOLE, name) {
+        return Some(theirs.to_owned());
+    }
+    let prefixes = ["model.layers.", "transformer.h.", "gpt_neox.layers."];
+    let rest = prefixes.iter().find_map(|prefix| name.strip_prefix(prefix))?;
+    let (layer, part) = rest.split_once('.')?;
+    layer.parse::<usize>().ok()?;
+    let theirs = match model.family {
+        Family::Gpt2 => find(&GPT2_PARTS, part)?.to_owned(),
+        Family::GptNeox | Family::Bloom => {
+            let (prefix, kind) = part.rsplit_once('.')?;
+            format!("{}.{kind}", find(&BY_HEAD_PARTS, prefix)?)
+        }
+        _ => {
+            let own: &[_] = if has_output_norms(model) { &OUTPUT_NORM_PARTS } else { &[] };
+            find(own, part).or_else(|| find(&LLAMA_PARTS, part))?.to_owned()
+        }
     };
-    known(&WHOLE, name)
-        .or_else(|| of_layer("model.layers.", &LLAMA_PARTS))
-        .or_else(|| of_layer("transformer.h.", &GPT2_PARTS))
+    Some(format!("blk.{layer}.{theirs}"))
+}
+
+fn has_output_norms(model: &Model) -> bool {
+    matches!(model.variant.model_type(), Some(ModelType::Olmo2 | ModelType::Gemma2))
+}
+
+/// Change of a tensor's elements.
+fn change_of(model: &Model, name: &str, shape: &[usize]) -> Change {
+    let model_type = model.variant.model_type();
+    let is_interleaved = matches!(model_type, Some(ModelType::Llama | ModelType::Mistral));
+    match model.family {
+        Family::Gpt2 if shape.len() == 2 && name.contains(".h.") => Change::Transpose,
+        Family::Llama if is_interleaved && name.contains("q_proj") => {
+            Change::Interleave { heads: model.heads }
+        }
+        Family::Llama if is_interleaved && name.contains("k_proj") => {
+            Change::Interleave { heads: model.kv_heads }
+        }
+        Family::Llama if model_type == Some(ModelType::Gemma2) && name.contains("norm") => {
+            Change::AddOne
+        }
+        Family::GptNeox | Family::Bloom if name.contains("query_key_value") => {
+            Change::Ungroup { heads: model.heads }
+        }
+        _ => Change::None,
+    }
 }
 
 /// Tensors of a file, or the first one that GGUF has no name for. Vectors and position tables, and
@@ -120,20 +202,9 @@ pub(super) fn sources(
     outlines: &BTreeMap<String, Vec<usize>>,
     tensor_type: TensorType,
 ) -> Result<Vec<Source>, String> {
-    let has_interleaved_rows =
-        matches!(model.variant.model_type(), Some(ModelType::Llama | ModelType::Mistral));
     let source = |(name, shape): (&String, &Vec<usize>)| {
-        let theirs = name_of(name).ok_or_else(|| name.clone())?;
-        let change = match model.family {
-            Family::Gpt2 if shape.len() == 2 && name.contains(".h.") => Change::Transpose,
-            Family::Llama if has_interleaved_rows && name.contains("q_proj") => {
-                Change::Interleave { heads: model.heads }
-            }
-            Family::Llama if has_interleaved_rows && name.contains("k_proj") => {
-                Change::Interleave { heads: model.kv_heads }
-            }
-            _ => Change::None,
-        };
+        let theirs = name_of(model, name).ok_or_else(|| name.clone())?;
+        let change = change_of(model, name, shape);
         let mut shape = shape.clone();
         if change == Change::Transpose {
             shape.reverse();
@@ -166,5 +237,11 @@ mod tests {
         assert_eq!(bias[..8], [0.0, 2.0, 1.0, 3.0, 4.0, 6.0, 5.0, 7.0]);
         let turned = Change::Transpose.apply(rows[..6].to_vec(), &[2, 3]);
         assert_eq!(turned, [0.0, 3.0, 1.0, 4.0, 2.0, 5.0]);
+        // Two heads of queries, keys and values with two elements each.
+        let found = Change::Ungroup { heads: 2 }.apply(rows[..12].to_vec(), &[12]);
+        let expected = [0.0, 1.0, 6.0, 7.0, 2.0, 3.0, 8.0, 9.0, 4.0, 5.0, 10.0, 11.0];
+        assert_eq!(found, expected);
+        assert_eq!(Change::Ungroup { heads: 2 }.apply(rows[..12].to_vec(), &[6, 2]), expected);
+        assert_eq!(Change::AddOne.apply(rows[..2].to_vec(), &[2]), [1.0, 2.0]);
     }
 }
