@@ -9,7 +9,7 @@ use lockstep_cluster::role::launched_world_size;
 use lockstep_config::{Recipe, Sources};
 use lockstep_planner::traffic::check_algorithms;
 use lockstep_platform::{FileKind, World};
-use lockstep_trainer::{pretrained, recorded_recipe};
+use lockstep_trainer::{TrainError, pretrained, recorded_recipe};
 use std::path::{Path, PathBuf};
 
 /// Key of the number of workers.
@@ -130,7 +130,12 @@ impl RecipeArguments {
             Some(_) => Sources { file: None, ..sources.clone() },
             None => sources.clone(),
         };
-        let mut recipe = resolve_as_rank(&sources, &explicit, world)?;
+        let mut recipe = match purpose {
+            Purpose::Run(_) => resolve_as_rank(&sources, &explicit, world, pretrained::resolve),
+            Purpose::Description => {
+                resolve_as_rank(&sources, &explicit, world, pretrained::resolve_shape)
+            }
+        }?;
         if self.recorded.is_some()
             && !recipe.run.dir.is_empty()
             && !explicit.sets_explicitly(RUN_DIR)
@@ -163,23 +168,24 @@ fn resolve_as_rank(
     sources: &Sources,
     explicit: &Sources,
     world: &World,
+    resolve: fn(&Sources, &World) -> Result<Recipe, TrainError>,
 ) -> Result<Recipe, Failure> {
     let Some(world_size) =
         launched_world_size(world).filter(|_| !explicit.sets_explicitly(WORKERS))
     else {
-        return Ok(pretrained::resolve(sources, world)?);
+        return Ok(resolve(sources, world)?);
     };
     let resolve_with = |workers: usize| {
         let mut sources = sources.clone();
         sources.sets.push(format!("{WORKERS}={workers}"));
-        pretrained::resolve(&sources, world)
+        resolve(&sources, world)
     };
     // Parameter servers are ranks beside the workers. Their number does not depend on that of the
     // workers, which may be too large with the servers counted in.
     let without_servers = resolve_with(world_size);
     let num_servers = match &without_servers {
         Ok(recipe) => recipe.num_server_ranks(),
-        Err(_) => pretrained::resolve(sources, world).map_or(0, |r| r.num_server_ranks()),
+        Err(_) => resolve(sources, world).map_or(0, |r| r.num_server_ranks()),
     };
     let resolved = match world_size.checked_sub(num_servers) {
         Some(_) if num_servers == 0 => without_servers,

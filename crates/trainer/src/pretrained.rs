@@ -129,6 +129,16 @@ impl Pretrained {
         })
     }
 
+    /// Opens the folder of `model.from`, which may have a `config.json` alone.
+    fn of_shape(path: &str, world: &World) -> Result<Self, TrainError> {
+        let folder = Path::new(path);
+        if !Folder::has_shape_only(world, folder) {
+            return Self::of_key(FROM, path, world);
+        }
+        let origin = Origin::HuggingFace(Box::new(Folder::open_shape(world, folder)?));
+        Ok(Self { path: folder.to_owned(), origin, base: None, adapters: None })
+    }
+
     /// Opens a checkpoint; its tokenizer lies in the run folder.
     fn of_checkpoint(reader: Reader, world: &World) -> Result<Self, TrainError> {
         let mut recipe = recipe_in(&reader.manifest().position.recipe, reader.folder())?;
@@ -470,7 +480,14 @@ pub(crate) fn adapter_outlines(blueprint: &Blueprint) -> BTreeMap<String, Vec<us
 /// Resolves a recipe, with the model of its `model.from` folder and the adapters of its
 /// `finetune.adapter` folder, where it names them, and the steps of its `train.epochs`.
 pub fn resolve(sources: &Sources, world: &World) -> Result<Recipe, TrainError> {
-    resolve_with_folders(&with_epoch_steps(sources, world)?, world)
+    let open = |path: &str| Pretrained::of_key(FROM, path, world);
+    resolve_with_folders(&with_epoch_steps(sources, world)?, world, open)
+}
+
+/// As [`resolve`], for a description of the model: its folder may have no weights.
+pub fn resolve_shape(sources: &Sources, world: &World) -> Result<Recipe, TrainError> {
+    let open = |path: &str| Pretrained::of_shape(path, world);
+    resolve_with_folders(&with_epoch_steps(sources, world)?, world, open)
 }
 
 /// The sources with the number of steps that `train.epochs` makes of the data, where it decides
@@ -480,17 +497,19 @@ pub fn with_epoch_steps(sources: &Sources, world: &World) -> Result<Sources, Tra
         return Ok(sources.clone());
     }
     let sources = Sources { epoch_steps: EpochSteps::ToCount, ..sources.clone() };
-    let steps = count_steps(&resolve_with_folders(&sources, world)?, world)?;
+    let open = |path: &str| Pretrained::of_key(FROM, path, world);
+    let steps = count_steps(&resolve_with_folders(&sources, world, open)?, world)?;
     let epoch_steps = steps.map_or(EpochSteps::NotCounted, EpochSteps::Counted);
     Ok(Sources { epoch_steps, ..sources })
 }
 
 /// Resolves a recipe with the folders that it names.
-fn resolve_with_folders(sources: &Sources, world: &World) -> Result<Recipe, TrainError> {
-    let pretrained = match config::model_from(sources) {
-        None => None,
-        Some(path) => Some(Pretrained::of_key(FROM, &path, world)?),
-    };
+fn resolve_with_folders(
+    sources: &Sources,
+    world: &World,
+    open: impl Fn(&str) -> Result<Pretrained, TrainError>,
+) -> Result<Recipe, TrainError> {
+    let pretrained = config::model_from(sources).map(|path| open(&path)).transpose()?;
     let model = pretrained.as_ref().map(|pretrained| pretrained.model_folder(world));
     let adapter = match config::adapter_from(sources) {
         None => None,

@@ -159,11 +159,22 @@ impl Folder {
         matches!(world.files().metadata(&path.join(CONFIG)), Some(FileKind::File { .. }))
     }
 
+    /// Whether a folder has a `config.json` and no weights.
+    pub fn has_shape_only(world: &World, path: &Path) -> bool {
+        Self::is_one(world, path) && shards::are_missing(world, path)
+    }
+
+    /// Opens a folder without weights, which tells the shape of a model.
+    pub fn open_shape(world: &World, path: &Path) -> Result<Self, CheckpointError> {
+        let config = read_config(world, path)?;
+        let folder = Self { path: path.to_owned(), config, tensors: Tensors::empty(path) };
+        folder.compare_vocabularies(world)?;
+        Ok(folder)
+    }
+
     /// Reads `config.json`, the headers of the weights and the vocabulary size of the tokenizer.
     pub fn open(world: &World, path: &Path) -> Result<Self, CheckpointError> {
-        let config_path = path.join(CONFIG);
-        let bytes = world.files().read(&config_path)?;
-        let config = Config::parse(&config_path, &bytes)?;
+        let config = read_config(world, path)?;
         let mut tensors = shards::open(world, path, &config).map_err(CheckpointError::of_input)?;
         if config.model.tied {
             drop_copy_of_table(path, &mut tensors, config.architecture().ends)?;
@@ -204,6 +215,11 @@ impl Folder {
         );
         Err(CheckpointError::Foreign { path, reason })
     }
+}
+
+fn read_config(world: &World, path: &Path) -> Result<Config, CheckpointError> {
+    let path = path.join(CONFIG);
+    Config::parse(&path, &world.files().read(&path)?)
 }
 
 /// Drops a stored copy of a tied output projection, after checking that it equals the embedding.

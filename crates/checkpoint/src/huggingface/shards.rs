@@ -63,6 +63,13 @@ pub(super) fn open(
     Ok(tensors)
 }
 
+/// Whether a folder has no weights in any format.
+pub(super) fn are_missing(world: &World, folder: &Path) -> bool {
+    let mut names = UNSUPPORTED.iter().chain(&[FILE_NAME, INDEX]);
+    !names.any(|name| world.files().metadata(&folder.join(name)).is_some())
+        && !pytorch::is_one(world, folder)
+}
+
 fn read_index(world: &World, path: &Path) -> Result<Index, CheckpointError> {
     let foreign = |reason: &str| CheckpointError::Foreign {
         path: path.to_owned(),

@@ -40,6 +40,33 @@ fn a_foreign_model_is_inspected_converted_and_converted_back() {
 }
 
 #[test]
+fn a_configuration_alone_tells_the_shape_of_every_family() {
+    let folder = Folder::new();
+    let golden = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../harness/golden/huggingface");
+    let world = lockstep_platform::real();
+    let models = world.files().list(&golden).expect("golden folders are committed");
+    assert!(models.len() >= 12, "all families");
+    for model in models {
+        let name = model.file_name().expect("a folder").display().to_string();
+        let config = world.files().read(&model.join("config.json")).expect("a configuration");
+        folder.write(&format!("{name}/config.json"), &config);
+        let shape = folder.json(&["inspect", &name, "--json"]);
+        let whole = folder.json(&["inspect", &model.display().to_string(), "--json"]);
+        assert_eq!(shape["params"], whole["params"], "{name}");
+        let plan = ["plan", "--model", &format!("{name}/config.json")];
+        let plan = folder.json(&[&plan[..], &["--cluster", "8xh100-80gb", "--json"]].concat());
+        assert_eq!(plan["num_params"], whole["num_params"], "{name}");
+        // Numbers need weights.
+        let no_weights = &["it holds no weights"];
+        refused(&folder, &["inspect", &name, "--logits", "1"], no_weights);
+        refused(&folder, &["generate", &name], no_weights);
+    }
+    // A folder of its own words: a field that differs is refused by its name.
+    folder.write("odd/config.json", br#"{"model_type": "llama", "hidden_act": "relu"}"#);
+    refused(&folder, &["inspect", "odd"], &["hidden_act"]);
+}
+
+#[test]
 fn a_gguf_file_has_all_tensors_at_aligned_places() {
     let folder = with_models();
     for (dtype, code) in [("f32", 0), ("q8_0", 8)] {

@@ -1,4 +1,4 @@
-//! Models from Hugging Face's `config.json`: Llama, Mistral, Mixtral, Qwen2, Qwen3, OLMo 2, Phi-3,
+//! Models from Hugging Face's `config.json`: GPT-2, Llama, Mistral, Mixtral, Qwen2, Qwen3, OLMo 2, Phi-3,
 //! Gemma 2, GPT-NeoX, BLOOM, and DeepSeek-V2 and V3.
 //!
 //! Only fields that change shapes are read. Rotary positions have no parameters, so any
@@ -27,7 +27,8 @@ const KEY_VALUE_HEADS: &[(&str, u64)] = &[
 ];
 
 /// Families that are read, by `model_type`.
-pub const MODEL_TYPES: [&str; 13] = [
+pub const MODEL_TYPES: [&str; 14] = [
+    "gpt2",
     "llama",
     "mistral",
     "mixtral",
@@ -64,12 +65,18 @@ pub struct HuggingFaceConfig {
     pub intermediate_size: Option<u64>,
     /// Vocabulary size.
     pub vocab_size: Option<u64>,
-    /// Layers, in BLOOM's name for them.
+    /// Layers, in the name of GPT-2 and BLOOM for them.
     pub n_layer: Option<u64>,
     /// Hidden size, in an old name of BLOOM's.
     pub n_embed: Option<u64>,
-    /// Query heads, in BLOOM's name for them.
+    /// Query heads, in the name of GPT-2 and BLOOM for them.
     pub n_head: Option<u64>,
+    /// Hidden size, in GPT-2's name for it.
+    pub n_embd: Option<u64>,
+    /// Inner width of the feed-forward part, in GPT-2's name for it.
+    pub n_inner: Option<u64>,
+    /// Positions of GPT-2, each with a row of a table.
+    pub n_positions: Option<u64>,
     /// Sequence length of BLOOM's training.
     pub seq_length: Option<u64>,
     /// Longest sequence.
@@ -156,15 +163,19 @@ impl HuggingFaceConfig {
         }
         let mut fields = Fields { errors: self.differences() };
         let layers = fields.need("num_hidden_layers", self.num_hidden_layers.or(self.n_layer));
-        let width = fields.need("hidden_size", self.hidden_size.or(self.n_embed));
+        let width = self.hidden_size.or(self.n_embed).or(self.n_embd);
+        let width = fields.need("hidden_size", width);
         let heads = fields.need("num_attention_heads", self.num_attention_heads.or(self.n_head));
         let is_bloom = self.model_type == "bloom";
-        // BLOOM has no field for either.
-        let [own_ffn, own_length] = [4 * width, self.seq_length.unwrap_or(2048)];
-        let ffn = self.intermediate_size.or(is_bloom.then_some(own_ffn));
+        let is_gpt2 = self.model_type == "gpt2";
+        // BLOOM has no field for either, GPT-2 names for both.
+        let has_own = is_bloom || is_gpt2;
+        let own_length = if is_gpt2 { self.n_positions } else { self.seq_length.or(Some(2048)) };
+        let own_ffn = self.n_inner.filter(|_| is_gpt2).unwrap_or(4 * width);
+        let ffn = self.intermediate_size.or(has_own.then_some(own_ffn));
         let ffn = fields.need("intermediate_size", ffn);
         let vocab = fields.need("vocab_size", self.vocab_size);
-        let longest = self.max_position_embeddings.or(is_bloom.then_some(own_length));
+        let longest = self.max_position_embeddings.or(own_length.filter(|_| has_own));
         let longest = fields.need("max_position_embeddings", longest);
         let unscaled = self.rope_scaling.as_ref().and_then(|r| r.original_max_position_embeddings);
         let context = unscaled.unwrap_or(longest).min(longest).min(MAX_DEFAULT_CONTEXT);
@@ -179,13 +190,14 @@ impl HuggingFaceConfig {
             KeyValueHeads::Number(number) => number,
         };
         let llama = Model::llama(name, layers, width, heads, heads, ffn).reading(vocab, context);
-        let is_gpt = is_bloom || self.model_type == "gpt_neox";
+        let is_gpt = has_own || self.model_type == "gpt_neox";
         let model = Model {
             gated: !is_gpt,
             biases: is_gpt,
             kv_heads,
             head_dim: self.head_dim.or(default(HEAD_DIMS)).unwrap_or(width / heads.max(1)),
-            tied: self.tie_word_embeddings.unwrap_or(is_gemma || is_bloom),
+            tied: self.tie_word_embeddings.unwrap_or(is_gemma || has_own),
+            positions: if is_gpt2 { longest } else { llama.positions },
             extra_norms: u64::from(is_bloom),
             query_key_value_biases: self.model_type == "qwen2",
             query_key_norms: match self.model_type.as_str() {
@@ -212,7 +224,7 @@ impl HuggingFaceConfig {
         let kind = self.model_type.as_str();
         let usual = if kind == "gemma2" { "gelu_pytorch_tanh" } else { "silu" };
         let activation = self.hidden_activation.as_deref().or(self.hidden_act.as_deref());
-        let is_gpt = ["gpt_neox", "bloom"].contains(&kind);
+        let is_gpt = ["gpt2", "gpt_neox", "bloom"].contains(&kind);
         let mut errors = Vec::new();
         let mut differs = |field: &str, has: String, expected: &str| {
             errors.push(format!("{field} = {has} differs from {kind}'s; try {expected}"));
@@ -352,6 +364,8 @@ mod tests {
             intermediate_size = 3072\nmax_position_embeddings = 2048\n\
             num_attention_heads = 12\nnum_hidden_layers = 12\nvocab_size = 50304\n\
             rotary_pct = 0.25\nuse_parallel_residual = true\n";
+        let gpt2 = "model_type = \"gpt2\"\nn_embd = 768\nn_head = 12\nn_layer = 12\n\
+            n_positions = 1024\nvocab_size = 50257\nactivation_function = \"gelu_new\"\n";
         let bloom = "model_type = \"bloom\"\nhidden_size = 1024\nn_head = 16\nn_layer = 24\n\
             vocab_size = 250880\nseq_length = 2048\n";
         let deepseek_v3 = "model_type = \"deepseek_v3\"\nhidden_size = 7168\n\
@@ -371,6 +385,7 @@ mod tests {
             qk_rope_head_dim = 64\nv_head_dim = 128\n";
         for (text, params) in [
             (LLAMA, 8_030_261_248),
+            (gpt2, 124_439_808),
             (qwen2, 7_615_616_512),
             (qwen3, 8_190_735_360),
             (qwen3_moe, 30_532_122_624),
@@ -421,7 +436,9 @@ mod tests {
     fn another_architecture_is_refused_by_the_fields_that_differ() {
         let errors = |text: &str| read(text).expect_err("it differs");
         let other = errors(&LLAMA.replace("\"llama\"", "\"falcon\""));
-        assert!(other[0].starts_with("model_type = \"falcon\" is not read; try one of llama"));
+        assert!(
+            other[0].starts_with("model_type = \"falcon\" is not read; try one of gpt2, llama")
+        );
         let neox = errors("model_type = \"gpt_neox\"\nattention_bias = false\n");
         assert!(neox[0].starts_with("attention_bias = false differs from gpt_neox's"), "{neox:?}");
         let biased = errors(&format!("{LLAMA}attention_bias = true\nmlp_bias = true\n"));
