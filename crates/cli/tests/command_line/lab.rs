@@ -2,6 +2,7 @@
 
 use crate::process::Folder;
 use serde_json::{Value, json};
+use std::path::PathBuf;
 
 #[test]
 fn a_measured_run_has_simulated_and_measured_columns() {
@@ -119,4 +120,29 @@ fn a_notebook_repeats_the_command() {
     let command: Vec<String> = serde_json::from_str(list).expect("a list");
     let arguments: Vec<&str> = command[1..].iter().map(String::as_str).collect();
     assert_eq!(folder.json(&arguments), report);
+}
+
+#[test]
+fn pictures_of_the_book_are_what_the_program_draws() {
+    let book = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/book");
+    let world = lockstep_platform::real();
+    let folder = Folder::new();
+    let mut num_drawn = 0;
+    for page in ["internals/collectives.md", "internals/pipelines.md"] {
+        let text = world.files().read_to_string(&book.join(page)).expect("a page");
+        // A command may go on in the next line.
+        let text = text.replace(" \\\n", " ");
+        for command in text.lines().filter_map(|line| line.strip_prefix("lockstep ")) {
+            let Some((_, image)) = command.rsplit_once("docs/book/images/") else { continue };
+            let command = command.replace("docs/book/images/", "");
+            folder.succeed(&command.split_whitespace().collect::<Vec<_>>());
+            let committed = world.files().read(&book.join("images").join(image));
+            let is_same = folder.read(image) == committed.expect("a committed picture");
+            assert!(is_same, "{image} is stale; run lockstep {command} in the repository");
+            num_drawn += 1;
+        }
+        let pictures = text.matches("](../images/").count();
+        assert_eq!(text.matches("docs/book/images/").count(), pictures, "{page}");
+    }
+    assert!(num_drawn >= 12, "{num_drawn} pictures");
 }
