@@ -4,6 +4,7 @@ use crate::failure::Failure;
 use crate::output;
 use crate::workers::print_status;
 use lockstep_config::units::Seconds;
+use lockstep_planner::layout::LEGEND;
 use lockstep_planner::recipe::layout_from_recipe;
 use lockstep_platform::World;
 use lockstep_trainer::run_folder::RUNS;
@@ -31,8 +32,8 @@ States: running (a process trains it), finished, stopped (ended early, by reques
 it with lockstep train --resume FOLDER), failed (with the reason; lockstep doctor FOLDER says more)
 and diverged (loss or gradients were not finite). The age of a running run counts from its start,
 that of any other from its end (its last event); --json has both, as age_seconds and idle_seconds.
-Folders that are not runs are skipped, and nothing is written. The layout is that of lockstep plan:
-TP tensor, PP pipeline and DP data parallel degree, mbs micro-batch size.")]
+Folders that are not runs are skipped, and nothing is written. The layout is that of lockstep plan,
+with its abbreviations in the last line.")]
 pub(crate) struct Arguments {
     /// Folder of run folders, or one run folder (default: runs)
     folder: Option<PathBuf>,
@@ -59,7 +60,7 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         print_status(&format!("no runs in {folder}; lockstep train starts one\n"));
         return Ok(());
     }
-    output::text(&render(&rows))
+    output::text(&format!("{}\nlayout: {LEGEND}\n", render(&rows)))
 }
 
 /// One run, as `--json` prints it.

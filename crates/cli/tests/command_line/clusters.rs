@@ -21,7 +21,9 @@ fn a_cluster_is_searched_and_the_best_layout_comes_with_its_bill() {
     let mfu = plan["mfu"].as_f64().expect("a number");
     assert!((0.3..0.7).contains(&mfu), "{mfu}");
     let text = folder.run(&["plan", "--model", "gpt3-13b", "--cluster", "64xa100-80gb"]).stdout;
-    for part in ["compute   ", "TFLOP/s per GPU", "global batch", "TP tensor", "layouts examined"] {
+    let parts = ["compute   ", "TFLOP/s per GPU", "tokens/s per GPU", "global batch", "TP tensor"];
+    let more = ["sequence length", "tokens per step, bf16", "layouts examined"];
+    for part in parts.iter().chain(&more) {
         assert!(text.contains(part), "{part}: {text}");
     }
 }
@@ -49,6 +51,19 @@ fn parts_of_memory_and_time_sum_to_the_totals() {
             "{text}"
         );
     }
+}
+
+#[test]
+fn a_layout_is_taken_as_megatron_writes_it_or_refused_with_the_reason() {
+    let folder = Folder::new();
+    let layout = "TP2 PP8 DP4 CP4 EP8 VPP2 mbs 1 ZeRO-1 SP";
+    let command = ["plan", "--model", "mixtral-8x7b", "--cluster", "256xh100-80gb", "--layout"];
+    // Experts lie on data-parallel ranks, of which there are four.
+    let error = refusal(&folder, &[&command[..], &[layout]].concat());
+    assert!(error.contains("expert = 8 does not divide data = 4; try 4"), "{error}");
+    let layout = layout.replace("EP8", "EP4");
+    let plan = folder.json(&[&command[..], &[&layout, "--json"]].concat());
+    assert_eq!(plan["layout"]["brief"], *layout, "{}", plan["layout"]);
 }
 
 #[test]

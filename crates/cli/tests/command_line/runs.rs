@@ -60,6 +60,8 @@ fn every_state_of_a_run_is_listed_newest_last() {
     // A run that is over ended some time ago; when it started is in the JSON only.
     assert!(lines[1].contains(" ended ") && lines[1].contains(" ago "), "{text}");
     assert!(!text.contains(" started "), "no run is alive: {text}");
+    let legend = lines.last().expect("a last line");
+    assert!(legend.starts_with("layout: TP tensor, PP pipeline"), "{text}");
     let one = folder.json(&["runs", "runs/0002", "--json"]);
     assert_eq!(states(&one), ["stopped"], "a run folder lists itself");
     // It reads only: everything that was there is as it was.

@@ -218,9 +218,13 @@ mod tests {
 
     #[test]
     fn a_printed_layout_is_read_back() {
-        let full = "TP2 PP8 DP4 CP4 EP2 VPP2 mbs 1 ZeRO-1 SP full recompute";
-        let layout = Layout::parse(full).expect("a layout");
-        assert_eq!(layout.to_string(), full);
+        for full in [
+            "TP2 PP8 DP4 CP4 EP2 VPP2 mbs 1 ZeRO-1 SP full recompute",
+            "TP2 PP8 DP4 CP4 EP8 VPP2 mbs 1 ZeRO-1 SP",
+        ] {
+            let layout = Layout::parse(full).expect("a layout");
+            assert_eq!(layout.to_string(), full);
+        }
         let offload = "TP1 PP4 DP2 mbs 2 ZeRO-3 selective recompute offload zero-bubble";
         assert_eq!(Layout::parse(offload).expect("a layout").to_string(), offload);
         let infinity = "TP1 PP1 DP8 mbs 1 ZeRO-3 offload-parameters-nvme";
