@@ -44,6 +44,7 @@ mod unknown_flag;
 mod workers;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use failure::Failure;
 use lockstep_platform::HugePages;
 use std::process::ExitCode;
 
@@ -128,6 +129,11 @@ fn main() -> ExitCode {
                 None => error.exit(),
             }
         }
+    };
+    // Ranks of a batch system have the variables of any other rank from here on.
+    let world = match lockstep_cluster::launchers::translate(&world, None) {
+        Ok(world) => world,
+        Err(error) => return Failure::user(error.to_string()).report(),
     };
     let result = match command {
         Command::Train(arguments) => commands::train::run(&arguments, &world),

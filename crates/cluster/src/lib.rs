@@ -6,6 +6,7 @@
 //! several hosts.
 //!
 //! # Layout
+//! - [`launchers`]: place of this process among the ranks of torchrun, MPI, Slurm or Kubernetes
 //! - [`role`](mod@role): role of this process: single worker, launcher or worker
 //! - [`rendezvous`]: the ranks of a run find each other, authenticate and connect
 //! - [`join`]: communicator of a worker, over any transport; [`mpi`]: under an MPI launcher
@@ -37,6 +38,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod launchers;
 pub mod role;
 
 pub mod rendezvous;

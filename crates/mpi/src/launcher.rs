@@ -11,10 +11,12 @@ pub enum Launcher {
     Pmi,
     /// MVAPICH2.
     Mvapich,
+    /// PMIx below `srun`, which tells the size; Open MPI's launcher tells both by itself.
+    Pmix,
 }
 
 impl Launcher {
-    const ALL: [Self; 3] = [Self::OpenMpi, Self::Mvapich, Self::Pmi];
+    const ALL: [Self; 4] = [Self::OpenMpi, Self::Mvapich, Self::Pmi, Self::Pmix];
 
     /// Name for messages.
     pub const fn name(self) -> &'static str {
@@ -22,6 +24,7 @@ impl Launcher {
             Self::OpenMpi => "Open MPI's mpirun",
             Self::Pmi => "a launcher with PMI (MPICH's mpirun)",
             Self::Mvapich => "MVAPICH's mpirun",
+            Self::Pmix => "a launcher with PMIx (srun --mpi=pmix)",
         }
     }
 
@@ -30,6 +33,7 @@ impl Launcher {
             Self::OpenMpi => ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"],
             Self::Pmi => ["PMI_RANK", "PMI_SIZE"],
             Self::Mvapich => ["MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"],
+            Self::Pmix => ["PMIX_RANK", "SLURM_STEP_NUM_TASKS"],
         }
     }
 }
@@ -50,7 +54,8 @@ pub fn launched(world: &World) -> Option<Launched> {
     detect(|name| world.host().env(name))
 }
 
-fn detect(get: impl Fn(&str) -> Option<String>) -> Option<Launched> {
+/// As [`launched`], for any source of variables.
+pub fn detect(get: impl Fn(&str) -> Option<String>) -> Option<Launched> {
     Launcher::ALL.into_iter().find_map(|launcher| {
         let [rank, num_ranks] = launcher.variables().map(|name| get(name)?.trim().parse().ok());
         let (rank, num_ranks): (usize, usize) = (rank?, num_ranks?);
@@ -76,6 +81,8 @@ mod tests {
         assert_eq!(open_mpi, Some(expected));
         let pmi = of(&[("PMI_RANK", "0"), ("PMI_SIZE", "1")]).expect("a launcher");
         assert_eq!(pmi.launcher, Launcher::Pmi);
+        let pmix = of(&[("PMIX_RANK", "1"), ("SLURM_STEP_NUM_TASKS", "2")]).expect("a launcher");
+        assert_eq!((pmix.launcher, pmix.rank, pmix.num_ranks), (Launcher::Pmix, 1, 2));
     }
 
     #[test]

@@ -22,7 +22,8 @@
 //!   passes it to other processes and waits on its words
 //! - [`paged`]: file-backed arrays that are resident only while they are used
 //! - [`huge_pages`]: an allocator that puts large buffers on huge pages
-//! - [`entropy`] and [`host`]: random bytes; memory, names and environment of this machine
+//! - [`entropy`] and [`host`]: random bytes; memory, names and environment of this machine;
+//!   [`with_env`] overrides variables
 //! - [`scratch`]: a temporary folder that removes itself
 //! - [`conformance`]: checks that every platform must pass
 //! - [`faults`]: a disk that loses power at any operation, for tests
@@ -64,6 +65,7 @@ pub mod paged;
 pub mod shared;
 
 pub mod entropy;
+mod env_overlay;
 pub mod host;
 
 pub mod scratch;
@@ -80,6 +82,7 @@ pub use arena::{Arena, Block};
 pub use atomic::write_atomic_with;
 pub use clock::{Clock, Deadline};
 pub use entropy::Entropy;
+pub use env_overlay::with_env;
 pub use file_error::{FileAction, FileError};
 pub use files::{FileKind, FileMap, FileReader, FileWriter, Files, InUse, MAX_PRIVATE_BYTES};
 pub use host::Host;

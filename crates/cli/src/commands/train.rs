@@ -17,6 +17,7 @@ use crate::resume_command::restart_command;
 use crate::sample::sample;
 use crate::training_dashboard::TrainingDashboard;
 use crate::workers::{self, LaunchOptions, RunDir, print_status};
+use lockstep_cluster::launchers::{RankArguments, translate};
 use lockstep_comm::Comm;
 use lockstep_config::units::{Bytes, Seconds};
 use lockstep_config::{DataFormat, Recipe, lints};
@@ -56,7 +57,8 @@ Examples:
 
 This process launches the workers (run.workers, run.isolation) and prefixes each line of their
 standard error with the rank. A process with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its
-environment is a worker itself, so torchrun and other launchers work too.
+environment is a worker itself, so torchrun and other launchers work too; so is one that mpirun,
+srun or an indexed job of Kubernetes started, or that has --rank, --world-size and --master.
 
 Ctrl-C saves a checkpoint after the step, exits with code 130 and prints the command that resumes;
 a second Ctrl-C stops at once.")]
@@ -101,9 +103,28 @@ pub(crate) struct Arguments {
     /// One JSON value on standard output
     #[arg(long)]
     json: bool,
+    /// Rank of this process, for starting each rank by hand; over the launcher's variables
+    #[arg(long, value_name = "N", requires = "world_size", requires = "master")]
+    rank: Option<usize>,
+    /// Number of ranks that are started by hand
+    #[arg(long, value_name = "N", requires = "rank")]
+    world_size: Option<usize>,
+    /// Address at which rank 0 listens (host:port)
+    #[arg(long, value_name = "ADDR", requires = "rank")]
+    master: Option<String>,
+}
+
+impl Arguments {
+    /// Place that the arguments give to this process.
+    fn place(&self) -> Option<RankArguments> {
+        let (rank, world_size) = (self.rank?, self.world_size?);
+        Some(RankArguments { rank, world_size, master: self.master.clone()? })
+    }
 }
 
 pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
+    let translated = translate(world, arguments.place().as_ref());
+    let world = &translated.map_err(|error| Failure::user(error.to_string()))?;
     let process = prediction::measure_process(world);
     let mut recipe = arguments.flags.add_to(&arguments.recipe)?.with(&from_settings(arguments));
     if let Some(run) = &arguments.resume {

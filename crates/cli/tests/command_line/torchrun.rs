@@ -95,6 +95,61 @@ fn the_world_size_decides_the_number_of_workers_and_no_secret_is_needed_on_one_h
     assert_eq!(real().files().is_open_to_others(secret), Ok(false));
 }
 
+/// A rank whose place these variables and arguments give, without those of torchrun.
+fn placed(folder: &Folder, variables: &[(&str, String)], arguments: &[String]) -> Command {
+    let mut command = rank(folder, 1, 0, 1, &[]);
+    for name in ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"] {
+        command.env_remove(name);
+    }
+    command.envs(variables.iter().map(|(name, value)| (name, value))).args(arguments);
+    command
+}
+
+#[test]
+fn ranks_of_slurm_of_kubernetes_and_of_arguments_train_the_bits_of_one_command() {
+    let folder = Folder::new();
+    let expected = expected_hashes(&folder, &["run.workers=2"]);
+    let with_secret = |variables: &[(&'static str, &str)]| {
+        let secret = ("LOCKSTEP_SECRET", "5a".repeat(32));
+        let given = variables.iter().map(|(name, value)| (*name, (*value).to_owned()));
+        given.chain([secret]).collect::<Vec<_>>()
+    };
+    let slurm = |index: usize| {
+        // The number of this process keeps the port apart from that of another run.
+        let [index, job] = [index.to_string(), std::process::id().to_string()];
+        let step = [
+            ("SLURM_PROCID", index.as_str()),
+            ("SLURM_STEP_NUM_TASKS", "2"),
+            ("SLURM_STEP_NODELIST", "localhost"),
+            ("SLURM_JOB_ID", &job),
+        ];
+        placed(&folder, &step.map(|(name, value)| (name, value.to_owned())), &[])
+    };
+    assert_eq!(hashes(&figures([1, 0].map(slurm).into())), expected, "Slurm");
+    let port = free_port().to_string();
+    let pod = |index: usize| {
+        let index = index.to_string();
+        let job = [
+            ("JOB_COMPLETION_INDEX", index.as_str()),
+            ("WORLD_SIZE", "2"),
+            ("MASTER_ADDR", "127.0.0.1"),
+            ("MASTER_PORT", &port),
+        ];
+        placed(&folder, &with_secret(&job), &[])
+    };
+    assert_eq!(hashes(&figures([1, 0].map(pod).into())), expected, "Kubernetes");
+    let master = format!("127.0.0.1:{}", free_port());
+    let by_hand = |index: usize| {
+        let index = index.to_string();
+        let place = ["--rank", &index, "--world-size", "2", "--master", &master];
+        placed(&folder, &with_secret(&[("RANK", "7")]), &place.map(str::to_owned))
+    };
+    assert_eq!(hashes(&figures([1, 0].map(by_hand).into())), expected, "arguments");
+    let wrong = folder.run(&["train", "--rank", "2", "--world-size", "2", "--master", &master]);
+    assert_eq!(wrong.code, Some(2), "{wrong:?}");
+    assert!(wrong.stderr.contains("--rank 2 is not below --world-size 2"), "{wrong:?}");
+}
+
 #[test]
 fn parameter_servers_count_as_ranks() {
     let folder = Folder::new();
