@@ -9,7 +9,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::shell;
+use crate::{debian, shell};
 
 /// The environment variable that decides: 0 leaves the step out, 1 looks at every page in every
 /// form and fails where a program is absent. Without it the main pages are looked at.
@@ -18,7 +18,7 @@ const SWITCH: &str = "LOCKSTEP_BROWSER";
 /// Programs with their packages in Debian.
 const PROGRAMS: [(&str, &str); 3] = [("chromium", "chromium"), ("node", "nodejs"), ("npm", "npm")];
 
-/// Seconds that an installation may take, and the whole look.
+/// Seconds that an installation of npm's packages may take, and the whole look.
 const INSTALL_SECONDS: &str = "150";
 const LOOK_SECONDS: &str = "300";
 
@@ -36,7 +36,7 @@ pub(crate) fn run() -> Result<()> {
     }
     let is_ci = std::env::var_os("CI").is_some();
     if !absent().is_empty() && is_ci {
-        install();
+        debian::install(&PROGRAMS.map(|(_, package)| package));
     }
     let absent = absent();
     if !absent.is_empty() && !is_whole {
@@ -71,25 +71,7 @@ pub(crate) fn run() -> Result<()> {
 
 /// Programs that cannot be started.
 fn absent() -> Vec<&'static str> {
-    let is_absent = |name: &&str| !shell::succeeds(Command::new(name).arg("--version"));
-    PROGRAMS.iter().map(|(name, _)| *name).filter(is_absent).collect()
-}
-
-/// Installs them from Debian's packages; `absent` tells afterwards whether it succeeded.
-fn install() {
-    let apt = |arguments: &[&str]| {
-        let options = ["-o", "Acquire::Retries=1", "-o", "Acquire::http::Timeout=20", "-y", "-q"];
-        let mut command = Command::new("timeout");
-        command.args([INSTALL_SECONDS, "apt-get"]).args(options).args(arguments);
-        command.env("DEBIAN_FRONTEND", "noninteractive");
-        shell::succeeds(&mut command)
-    };
-    shell::say("   $ apt-get install chromium nodejs npm");
-    let packages = PROGRAMS.map(|(_, package)| package);
-    let install = [&["install", "--no-install-recommends"][..], &packages[..]].concat();
-    if !apt(&["update"]) || !apt(&install) {
-        shell::say("   they could not be installed");
-    }
+    debian::absent(&PROGRAMS.map(|(name, _)| name))
 }
 
 fn npm_install(folder: &Path) -> Command {

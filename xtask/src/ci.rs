@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::{browser, interop, shell, tidy};
+use crate::{browser, interop, mpi, shell, tidy};
 
 struct Step {
     name: &'static str,
@@ -24,6 +24,7 @@ const STEPS: &[Step] = &[
     Step { name: "kernels", run: kernels },
     Step { name: "clippy", run: clippy },
     Step { name: "test", run: test },
+    Step { name: "mpi", run: mpi::run },
     Step { name: "model-check", run: model_check },
     Step { name: "doc", run: doc },
     Step { name: "interop", run: interop::run },
@@ -142,6 +143,7 @@ mod tests {
                 "kernels",
                 "clippy",
                 "test",
+                "mpi",
                 "model-check",
                 "doc",
                 "interop",
@@ -160,8 +162,8 @@ mod tests {
         let error = select(&["fmt", "lint"]).err().unwrap().to_string();
         assert_eq!(
             error,
-            "no step `lint`; the steps are fmt, tidy, deny, kernels, clippy, test, model-check, \
-             doc, interop, browser"
+            "no step `lint`; the steps are fmt, tidy, deny, kernels, clippy, test, mpi, \
+             model-check, doc, interop, browser"
         );
     }
 

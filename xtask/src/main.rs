@@ -8,14 +8,17 @@
 //! - `reference`: the generated pages of the book.
 //! - `golden`: how the files recorded from PyTorch are made again.
 //! - `interop`: ours against Hugging Face's transformers.
-//! - `browser`: the dashboard in Chromium.
+//! - `browser`: the dashboard in Chromium; `mpi`: tests under Open MPI and MPICH; `debian`: the
+//!   packages that both need.
 //! - `shell`: the one place that starts other programs.
 
 mod browser;
 mod budget;
 mod ci;
+mod debian;
 mod golden;
 mod interop;
+mod mpi;
 mod reference;
 mod shell;
 mod soak;
