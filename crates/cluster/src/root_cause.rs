@@ -36,7 +36,8 @@ pub struct RunFailure {
     pub rank: usize,
     /// Exit code of the run.
     pub exit_code: u8,
-    /// Workers that were killed by a signal of another process.
+    /// Workers that were killed by a signal of another process, or did not exit after the others
+    /// had found a peer lost.
     pub lost: Vec<usize>,
     /// Description; every line names the rank.
     pub text: String,
@@ -75,8 +76,14 @@ pub fn find_root_cause(exits: &[WorkerExit]) -> Option<RunFailure> {
             others.extend(new_lines.map(|line| (end.rank, line.clone())));
         }
     }
-    let lost = failed().filter(|end| matches!(end.exit, Exit::Signal(_)));
-    let lost = lost.map(|end| end.rank).collect();
+    let was_killed = |end: &&WorkerExit| matches!(end.exit, Exit::Signal(_));
+    let mut lost: Vec<usize> = failed().filter(was_killed).map(|end| end.rank).collect();
+    if lost.is_empty() && exit_code == Blame::Peer(0).exit_code() {
+        // All others found a peer lost and exited. One that had to be killed is that peer: it was
+        // frozen, or its host could not be reached.
+        let absent = exits.iter().filter(|end| end.killed_by_launcher);
+        lost = absent.map(|end| end.rank).collect();
+    }
     let text = describe(culprit);
     Some(RunFailure { rank, exit_code, lost, text, others, run_dir: None })
 }
@@ -149,8 +156,11 @@ mod tests {
     fn a_worker_that_the_launcher_killed_is_not_the_cause() {
         let mut killed = end(1, Exit::Signal(9), &[]);
         killed.killed_by_launcher = true;
-        let ends = [end(0, Exit::Code(3), &["rank 1 does not come"]), killed];
+        let ends = [end(0, Exit::Code(3), &["rank 1 does not come"]), killed.clone()];
         assert_eq!(exit_and_text(&ends), (3, "rank 0: rank 1 does not come".to_owned()));
+        assert_eq!(find_root_cause(&ends).expect("it failed").lost, [1], "it did not exit");
+        let ends = [end(0, Exit::Code(4), &["cannot write: no space left"]), killed];
+        assert!(find_root_cause(&ends).expect("it failed").lost.is_empty(), "it had no time");
     }
 
     #[test]

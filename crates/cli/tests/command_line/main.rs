@@ -46,6 +46,7 @@ mod epochs;
 mod explain;
 mod failures;
 mod help_text;
+mod hosts;
 mod interrupts;
 mod lab;
 mod launch;
