@@ -21,6 +21,7 @@ mod resume;
 mod tasks;
 
 mod golden;
+mod golden_hashes;
 mod golden_losses;
 mod golden_optimizers;
 mod golden_preferences;
