@@ -6,8 +6,8 @@ import subprocess
 import sys
 import venv
 
-HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+NEEDED = [ROOT / "scripts" / name / "requirements.txt" for name in ("interop", "telemetry")]
 
 
 def use(python):
@@ -21,12 +21,12 @@ def use(python):
     if not python:
         folder = ROOT / "target" / "interop"
         python = folder / "bin" / "python"
-        installed, needed = folder / "installed", (HERE / "requirements.txt").read_text()
+        installed, needed = folder / "installed", "".join(file.read_text() for file in NEEDED)
         if not (installed.exists() and installed.read_text() == needed):
-            print(f"installing the packages of requirements.txt into {folder}", flush=True)
+            print(f"installing the packages of both requirements.txt into {folder}", flush=True)
             venv.create(folder, with_pip=True, clear=True)
-            subprocess.run([python, "-m", "pip", "install", "--quiet", "-r",
-                            HERE / "requirements.txt"], check=True)
+            files = [argument for file in NEEDED for argument in ("-r", file)]
+            subprocess.run([python, "-m", "pip", "install", "--quiet", *files], check=True)
             installed.write_text(needed)
     os.environ["LOCKSTEP_INTEROP_INSIDE"] = "1"
     sys.stdout.flush()

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""Opens a run with TensorBoard and compares every scalar and histogram with the run's event file,
-and decodes the timelines.
+"""Opens runs with TensorBoard and compares every scalar and histogram with a run's event file, and
+decodes the timelines.
 
-    pip install -r scripts/telemetry/requirements.txt
-    lockstep train --set telemetry.tensorboard=true --set telemetry.histograms_every=50 \\
-        --set run.dir=run
-    python3 scripts/telemetry/check_tensorboard.py run
+    python3 scripts/telemetry/check_tensorboard.py --lockstep target/release/lockstep
+
+trains the runs of `runs.py`. One folder of a run with telemetry.tensorboard is checked by
+
+    python3 scripts/telemetry/check_tensorboard.py runs/0001
 
 The files are read twice: by EventAccumulator, and over HTTP from a TensorBoard server that this
 script starts on a free port of this host. Values are 32-bit floats in TensorBoard.
 """
 
-import argparse
 import csv
 import io
 import json
@@ -21,13 +21,16 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.parse
 import urllib.request
 
 import events
+import runs
 
 SERVER_SECONDS = 120
+HISTOGRAMS = ("replicas", "pipeline")
 
 
 def rounded(value):
@@ -170,21 +173,19 @@ def served(folder, expected, images):
         server.wait()
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("run", help="run folder")
-    arguments = parser.parse_args()
-    folder = os.path.join(arguments.run, "tensorboard")
-    recorded = events.read(arguments.run)
+def check(run):
+    """Ends the script unless TensorBoard has everything of a run folder."""
+    folder = os.path.join(run, "tensorboard")
+    recorded = events.read(run)
     expected = events.scalars(recorded)
     if not expected:
-        sys.exit(f"{arguments.run} has no scalars")
+        sys.exit(f"{run} has no scalars")
     found, histograms, images, texts = accumulated(folder)
     compare("EventAccumulator", expected, found)
     distributions = expected_histograms(recorded)
     compare_histograms(distributions, histograms)
     check_images([event["step"] for event in recorded if event["event"] == "task_spans"], images)
-    with open(os.path.join(arguments.run, "recipe.toml"), encoding="utf-8") as file:
+    with open(os.path.join(run, "recipe.toml"), encoding="utf-8") as file:
         recipe = file.read()
     if texts["recipe"].decode() != f"```toml\n{recipe}```\n" or b"| workers |" not in texts["layout"]:
         sys.exit("the texts are not the recipe and the layout")
@@ -197,6 +198,24 @@ def main():
     if first_key not in page:
         sys.exit(f"the page of the recipe has no {first_key!r}")
     print("texts: recipe and layout are there")
+
+
+def main():
+    parser = runs.parser(__doc__)
+    parser.add_argument("run", nargs="?", help="run folder, in place of runs of --lockstep")
+    arguments = parser.parse_args()
+    runs.use(arguments)
+    if arguments.run:
+        check(arguments.run)
+        return
+    if not arguments.lockstep:
+        parser.error("a run folder or --lockstep")
+    sets = ("telemetry.tensorboard=true",)
+    for name in runs.RUNS:
+        histograms = ("telemetry.histograms_every=20",) if name in HISTOGRAMS else ()
+        print(f"{name}:", flush=True)
+        with tempfile.TemporaryDirectory() as folder:
+            check(runs.train(arguments.lockstep, folder, name, (*sets, *histograms)))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,9 @@ STEP = {
     "tokens_per_second": "train/tokens_per_second",
     "loss_scale": "train/loss_scale",
     "zeroed_fraction": "train/zeroed_fraction",
+    "preference_accuracy": "train/preference_accuracy",
+    "preference_margin": "train/preference_margin",
+    "seqlen": "train/sequence_length",
     "step_seconds": "step/seconds",
     "data_wait_seconds": "step/data_wait_seconds",
     "exposed_communication_seconds": "step/exposed_communication_seconds",
@@ -105,42 +108,44 @@ def number(value):
 def scalars(events):
     """Pairs of step and value by tag, in the order of the file."""
     found = {}
-
-    def add(tag, event, value):
-        found.setdefault(tag, []).append((event["step"], number(value)))
-
     for event in events:
-        kind = event["event"]
-        for field, tag in FIELDS.get(kind, {}).items():
-            if event.get(field) is not None:
-                add(tag, event, event[field])
-        if kind == "gradient_noise":
-            small, large = (number(event[f"{size}_norm_squared"]) for size in ("small", "large"))
-            batches = [number(event[f"{size}_batch"]) for size in ("small", "large")]
-            variance = (small - large) / (1 / batches[0] - 1 / batches[1])
-            add("noise/gradient_variance", event, variance)
-            add("noise/true_norm_squared", event, large - variance / batches[1])
-        elif kind == "workers_missing":
-            add("sync/missing_workers", event, len(event["missing"]))
-        elif kind == "rank_counters":
-            for name in RANK_COUNTERS:
-                if event.get(name) is not None:
-                    add(f"ranks/{name}/{event['worker']}", event, event[name])
-            for part, held in (event.get("memory") or {}).items():
-                add(f"ranks/{part}_bytes/{event['worker']}", event, held)
-        elif kind == "algorithm_bytes":
-            for sent in event["bytes"]:
-                add(f"bytes/algorithm/{sent['axis']}/{sent['algorithm']}", event, sent["bytes"])
-        elif kind == "server_pushes":
-            for name in ("applied", "discarded", "skipped"):
-                for worker, counts in enumerate(zip(*event[f"{name}_by_server"])):
-                    add(f"server/{name}_pushes/{worker}", event, sum(counts))
-        elif kind == "staleness":
-            for name in ("mean", "max"):
-                add(f"sync/staleness_{name}/{event['worker']}", event, event[name])
-        elif kind == "task_evaluated":
-            for score, value in event["scores"].items():
-                add(f"tasks/score/{event['task']}/{score}", event, value)
-            if event.get("log_likelihood") is not None:
-                add(f"tasks/log_likelihood/{event['task']}", event, event["log_likelihood"])
+        for tag, value in scalars_of(event):
+            found.setdefault(tag, []).append((event["step"], value))
     return found
+
+
+def scalars_of(event):
+    """Tags and values of an event."""
+    kind = event["event"]
+    for field, tag in FIELDS.get(kind, {}).items():
+        if event.get(field) is not None:
+            yield tag, number(event[field])
+    if kind == "gradient_noise":
+        small, large = (number(event[f"{size}_norm_squared"]) for size in ("small", "large"))
+        batches = [number(event[f"{size}_batch"]) for size in ("small", "large")]
+        variance = (small - large) / (1 / batches[0] - 1 / batches[1])
+        yield "noise/gradient_variance", variance
+        yield "noise/true_norm_squared", large - variance / batches[1]
+    elif kind == "workers_missing":
+        yield "sync/missing_workers", float(len(event["missing"]))
+    elif kind == "rank_counters":
+        for name in RANK_COUNTERS:
+            if event.get(name) is not None:
+                yield f"ranks/{name}/{event['worker']}", number(event[name])
+        for part, held in (event.get("memory") or {}).items():
+            yield f"ranks/{part}_bytes/{event['worker']}", number(held)
+    elif kind == "algorithm_bytes":
+        for sent in event["bytes"]:
+            yield f"bytes/algorithm/{sent['axis']}/{sent['algorithm']}", number(sent["bytes"])
+    elif kind == "server_pushes":
+        for name in ("applied", "discarded", "skipped"):
+            for worker, counts in enumerate(zip(*event[f"{name}_by_server"])):
+                yield f"server/{name}_pushes/{worker}", number(sum(counts))
+    elif kind == "staleness":
+        for name in ("mean", "max"):
+            yield f"sync/staleness_{name}/{event['worker']}", number(event[name])
+    elif kind == "task_evaluated":
+        for score, value in event["scores"].items():
+            yield f"tasks/score/{event['task']}/{score}", number(value)
+        if event.get("log_likelihood") is not None:
+            yield f"tasks/log_likelihood/{event['task']}", number(event["log_likelihood"])

@@ -1,6 +1,7 @@
 //! Comparison with the programs of others: model folders, adapters and training of Hugging Face's
 //! libraries, task scores of lm-evaluation-harness, GGUF files in llama.cpp, checkpoints of PyTorch
-//! and DeepSpeed, steps of optimizers, and chat templates.
+//! and DeepSpeed, steps of optimizers, and chat templates; and exports of telemetry in TensorBoard,
+//! Prometheus and Perfetto.
 //!
 //! The scripts need packages that the project itself does not and that are large; so they run only
 //! with `LOCKSTEP_INTEROP=1`. The ordinary tests read recorded files instead.
@@ -19,6 +20,9 @@ const SCRIPTS: &[&str] = &[
     "scripts/interop/gguf.py",
     "scripts/interop/optimizers.py",
     "scripts/interop/chat_templates.py",
+    "scripts/telemetry/check_tensorboard.py",
+    "scripts/telemetry/check_prometheus.py",
+    "scripts/telemetry/check_perfetto.py",
 ];
 
 /// The environment variable that enables this step.
