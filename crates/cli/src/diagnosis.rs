@@ -5,13 +5,14 @@ use lockstep_config::{Recipe, Sources, resolve};
 use lockstep_planner::diagnosis::health::WINDOW;
 use lockstep_planner::diagnosis::{
     AlgorithmFacts, CheckpointFacts, CompressionFacts, Diagnosis, FailureFacts, FailureKind,
-    LinkFacts, NoiseFacts, RankFacts, RoundFacts, RunFacts, StepFacts, TaskFacts, diagnose,
+    LinkFacts, NoiseFacts, RankFacts, RoundFacts, RunFacts, StepFacts, TaskFacts, TracedRank,
+    TracedStep, diagnose,
 };
 use lockstep_platform::World;
 use lockstep_telemetry::{AlgorithmBytes, Event, MemoryByPart};
 use lockstep_trainer::TrainError;
 use lockstep_trainer::failure_record::{FailureKind as Kind, RecordedFailure};
-use lockstep_trainer::recorded_run::{RecordedRun, RecordedSummary};
+use lockstep_trainer::recorded_run::{RecordedRun, RecordedSummary, TracedTimes};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -54,6 +55,7 @@ pub(crate) fn facts_of(run: &RecordedRun, world: &World) -> Result<RunFacts, Tra
         links: None,
         bucket_len: summary.bucket_len,
         spans: BTreeMap::new(),
+        traced: traced_steps(run),
         peak_bytes: peak_bytes(summary),
         predicted_step_seconds: summary.predicted_step_seconds,
         flops_per_token: None,
@@ -79,6 +81,25 @@ pub(crate) fn facts_of(run: &RecordedRun, world: &World) -> Result<RunFacts, Tra
         facts.spans.insert(*rank, tasks.iter().map(task).collect());
     }
     Ok(facts)
+}
+
+/// Times of the ranks in the steps that the trace has.
+fn traced_steps(run: &RecordedRun) -> Vec<TracedStep> {
+    let of_rank = |(rank, times): (&usize, &TracedTimes)| TracedRank {
+        rank: *rank,
+        seconds: times.step,
+        compute_seconds: times.compute,
+        communication_seconds: times.communication,
+        optimizer_seconds: times.optimizer,
+        data_seconds: times.data,
+        waiting_for_rank_seconds: times.waiting,
+        passes_end_seconds: times.passes_end,
+    };
+    let of_step = |(step, ranks): (&u64, &BTreeMap<usize, TracedTimes>)| TracedStep {
+        step: *step,
+        ranks: ranks.iter().map(of_rank).collect(),
+    };
+    run.traced.iter().map(of_step).collect()
 }
 
 fn add_event(facts: &mut RunFacts, event: &Event) {

@@ -12,7 +12,7 @@ use lockstep_platform::{FileKind, World};
 use lockstep_telemetry::Event;
 use lockstep_telemetry::json_lines::visit_events;
 use serde::Deserialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Longest trace that is read: the spans of sampled steps of some hundred ranks.
@@ -20,6 +20,28 @@ const MAX_TRACE_BYTES: u64 = 256 << 20;
 
 /// Durations of tasks in seconds, with their actions, by rank and task id.
 pub type TracedTasks = BTreeMap<usize, BTreeMap<u32, (String, f64)>>;
+
+/// Times of the ranks in each traced step, by step and rank.
+pub type TracedSteps = BTreeMap<u64, BTreeMap<usize, TracedTimes>>;
+
+/// Times of a rank in a traced step, in seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct TracedTimes {
+    /// The whole step.
+    pub step: f64,
+    /// Forward and backward passes.
+    pub compute: f64,
+    /// Calls and messages, with the bubble; not those in the background.
+    pub communication: f64,
+    /// Optimizer.
+    pub optimizer: f64,
+    /// Wait for data.
+    pub data: f64,
+    /// Wait for later ranks.
+    pub waiting: f64,
+    /// End of the last pass, on the clock of rank 0.
+    pub passes_end: f64,
+}
 
 /// A run as its folder records it.
 #[derive(Debug)]
@@ -32,6 +54,8 @@ pub struct RecordedRun {
     pub summary: Option<RecordedSummary>,
     /// Passes of the last traced step; empty without a trace.
     pub tasks: TracedTasks,
+    /// Times of all traced steps; empty without a trace.
+    pub traced: TracedSteps,
     /// Why the run failed, if it did.
     pub failure: Option<RecordedFailure>,
 }
@@ -60,11 +84,12 @@ impl RecordedRun {
         let recipe = load_recipe(&folder, world)?;
         let summary = world.files().read(&folder.summary()).ok();
         let summary = summary.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        let tasks = read_trace(&folder.trace(), world).unwrap_or_default();
+        let trace = read_trace(&folder.trace(), world).unwrap_or_default();
+        let (tasks, traced) = (passes_of(&trace).unwrap_or_default(), times_of(&trace));
         let failed = [crate::failure_record::FAILURE, "flight"].map(|name| path.join(name));
         let has_failed = failed.iter().any(|path| world.files().metadata(path).is_some());
         let failure = if has_failed { read_failure(path, world) } else { None };
-        Ok(Self { folder, recipe, summary, tasks, failure })
+        Ok(Self { folder, recipe, summary, tasks, traced, failure })
     }
 
     /// Visits the events of the run in order, if it has any; they are not held in memory.
@@ -96,6 +121,10 @@ struct TraceEvent {
     #[serde(default)]
     pid: usize,
     #[serde(default)]
+    tid: u32,
+    #[serde(default)]
+    ts: f64,
+    #[serde(default)]
     dur: f64,
     #[serde(default)]
     cat: String,
@@ -107,10 +136,12 @@ struct TraceEvent {
 struct TraceArguments {
     step: Option<u64>,
     task: Option<u32>,
+    /// Name of a track.
+    name: Option<String>,
 }
 
-/// Tasks of the last traced step, by rank.
-fn read_trace(path: &Path, world: &World) -> Option<TracedTasks> {
+/// Events of a trace.
+fn read_trace(path: &Path, world: &World) -> Option<Vec<TraceEvent>> {
     #[derive(Deserialize)]
     struct Trace {
         #[serde(rename = "traceEvents")]
@@ -121,13 +152,18 @@ fn read_trace(path: &Path, world: &World) -> Option<TracedTasks> {
         _ => return None,
     }
     let trace: Trace = serde_json::from_slice(&world.files().read(path).ok()?).ok()?;
+    Some(trace.events)
+}
+
+/// Tasks of the last traced step, by rank.
+fn passes_of(events: &[TraceEvent]) -> Option<TracedTasks> {
     // Calls in the background have the task that issued them; passes run on the compute queue.
     let is_pass = |event: &&TraceEvent| {
         event.ph == "X" && ["forward", "backward", "recompute"].contains(&event.cat.as_str())
     };
-    let last = trace.events.iter().filter(is_pass).filter_map(|event| event.args.step).max()?;
+    let last = events.iter().filter(is_pass).filter_map(|event| event.args.step).max()?;
     let mut tasks = TracedTasks::new();
-    for event in trace.events.iter().filter(is_pass) {
+    for event in events.iter().filter(is_pass) {
         if let (Some(step), Some(task)) = (event.args.step, event.args.task)
             && step == last
         {
@@ -136,4 +172,41 @@ fn read_trace(path: &Path, world: &World) -> Option<TracedTasks> {
         }
     }
     Some(tasks)
+}
+
+/// Times of the ranks in all traced steps.
+fn times_of(events: &[TraceEvent]) -> TracedSteps {
+    let is_background = |event: &&TraceEvent| {
+        event.ph == "M"
+            && event.args.name.as_ref().is_some_and(|name| name.ends_with("in the background"))
+    };
+    let background: BTreeSet<(usize, u32)> =
+        events.iter().filter(is_background).map(|event| (event.pid, event.tid)).collect();
+    let mut steps = TracedSteps::new();
+    for event in events.iter().filter(|event| event.ph == "X") {
+        let Some(step) = event.args.step.filter(|_| !background.contains(&(event.pid, event.tid)))
+        else {
+            continue;
+        };
+        let (start, seconds) = (event.ts * 1e-6, event.dur * 1e-6);
+        let times = steps.entry(step).or_default().entry(event.pid).or_default();
+        match event.cat.as_str() {
+            "step" => times.step += seconds,
+            "forward" | "backward" | "recompute" => {
+                times.compute += seconds;
+                times.passes_end = times.passes_end.max(start + seconds);
+            }
+            "gather" | "reduce" | "tensor" | "send" | "receive" | "bubble" => {
+                times.communication += seconds;
+            }
+            "optimizer" => times.optimizer += seconds,
+            // The task that takes the batch contains the wait for it.
+            "data" if event.args.task.is_none() => times.data += seconds,
+            "wait" => times.waiting += seconds,
+            _ => {}
+        }
+    }
+    // Checkpoints and evaluations may follow any step, traced or not.
+    steps.retain(|_, ranks| ranks.values().any(|times| times.step > 0.0));
+    steps
 }

@@ -3,14 +3,17 @@
 //! Every rank records its last calls and writes them to a file after a failure. For a killed rank,
 //! another rank of the same host writes the file. All ranks make the same calls of a group in the
 //! same order, so a rank with fewer calls than the others is the one that they wait for. Files may
-//! be missing.
+//! be missing. Of a run folder the reader of `explain` adds how far the run came and its error.
 
 use crate::failure::Failure;
 use crate::newest_run::newest_run;
 use crate::output;
 use crate::workers::print_status;
+use lockstep_planner::recipe::layout_from_recipe;
 use lockstep_platform::World;
+use lockstep_telemetry::Event;
 use lockstep_trainer::flight_record::{FlightCall, FlightError, FlightRecord, read_flight_records};
+use lockstep_trainer::recorded_run::RecordedRun;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -38,11 +41,38 @@ struct Report {
     /// Folder of the records.
     folder: String,
     num_ranks: usize,
+    /// State of the run; null where the folder has nothing but records.
+    run: Option<RunState>,
     /// Verdicts, each with the ranks that recorded it; one where all ranks agree.
     verdicts: Vec<Finding>,
     missing_records: Vec<usize>,
     absent: Vec<AbsentRank>,
     ranks: Vec<RankReport>,
+}
+
+/// How far a run came.
+#[derive(Serialize)]
+struct RunState {
+    layout: String,
+    /// Number of completed steps.
+    steps: u64,
+    /// Error that ended it, as `explain` has it.
+    failure: Option<String>,
+}
+
+impl RunState {
+    fn read(folder: &Path, world: &World) -> Option<Self> {
+        let run = RecordedRun::read(folder, world).ok()?;
+        let mut steps = 0;
+        let visited = run.visit_events(world, |event| {
+            if let Event::Step { step, .. } = event {
+                steps = *step;
+            }
+        });
+        visited.ok()?;
+        let layout = layout_from_recipe(&run.recipe).to_string();
+        Some(Self { layout, steps, failure: run.failure.map(|failure| failure.reason) })
+    }
 }
 
 #[derive(Serialize)]
@@ -80,7 +110,8 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         None => newest_run("doctor", world)?.path().to_owned(),
     };
     let dumps = read_all(&folder, world)?;
-    let report = Report { folder: folder.display().to_string(), ..examine(&dumps) };
+    let run = RunState::read(&folder, world);
+    let report = Report { folder: folder.display().to_string(), run, ..examine(&dumps) };
     if arguments.json {
         return output::json(&report);
     }
@@ -131,6 +162,7 @@ fn examine(dumps: &[FlightRecord]) -> Report {
     Report {
         folder: String::new(),
         num_ranks,
+        run: None,
         verdicts,
         missing_records: (0..num_ranks).filter(is_missing).collect(),
         absent: absent_ranks(dumps),
@@ -193,6 +225,11 @@ fn render(report: &Report) -> String {
                 let _ = writeln!(text, "{} report: {}", ranks(&one.ranks), one.text);
             }
         }
+    }
+    if let Some(RunState { layout, steps, failure }) = &report.run {
+        let failure =
+            failure.as_ref().map_or_else(String::new, |why| format!("; it failed: {why}"));
+        let _ = writeln!(text, "the run of {layout} ended after {steps} steps{failure}");
     }
     for absent in &report.absent {
         let label =

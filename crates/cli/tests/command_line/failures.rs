@@ -40,6 +40,8 @@ fn a_killed_or_frozen_worker_is_named_by_all_ranks() {
         let verdicts = report["verdicts"].as_array().expect("a list");
         assert_eq!(verdicts.len(), 1, "{case}: {report}");
         assert_eq!(verdicts[0]["culprit"], victim, "{case}: {report}");
+        let failure = report["run"]["failure"].as_str().expect("why the run failed");
+        assert!(failure.contains(&format!("rank {victim}")), "{case}: {report}");
         let text = folder.succeed(&["doctor", "failed"]).stdout;
         assert!(text.contains(&format!("rank {victim}")), "{case}: {text}");
     }

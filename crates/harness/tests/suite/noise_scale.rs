@@ -5,6 +5,7 @@ use lockstep_config::{Recipe, Sources, resolve};
 use lockstep_harness::Runs;
 use lockstep_harness::recipes::{GPT2, LLAMA, Small, THREE_MICROBATCHES};
 use lockstep_harness::runs::Outcome;
+use lockstep_planner::diagnosis::{self, NoiseFacts};
 use lockstep_telemetry::{Event, load_events};
 use lockstep_tensor::random::Key;
 
@@ -26,14 +27,14 @@ fn noise_of(runs: &Runs, outcome: &Outcome) -> Vec<Noise> {
     noise.collect()
 }
 
-/// Noise scale tr(Σ) / |G|² from the means of both norms over the run.
+/// Noise scale of the run as its diagnosis has it.
 fn noise_scale(noise: &[Noise]) -> f64 {
-    let mean =
-        |index: usize| noise.iter().map(|(_, it)| it[index]).sum::<f64>() / noise.len() as f64;
-    let [small_batch, large_batch, small, large] = [0, 1, 2, 3].map(mean);
-    let gradient = (large_batch * large - small_batch * small) / (large_batch - small_batch);
-    let variance = (small - large) / (1.0 / small_batch - 1.0 / large_batch);
-    variance / gradient
+    let facts =
+        |&(_, [small_batch, large_batch, small_norm_squared, large_norm_squared]): &Noise| {
+            NoiseFacts { small_batch, large_batch, small_norm_squared, large_norm_squared }
+        };
+    let facts: Vec<NoiseFacts> = noise.iter().map(facts).collect();
+    diagnosis::noise_scale::noise_scale(&facts).expect("noise does not hide the gradient")
 }
 
 /// Quadratic of condition 1, whose gradient at zero is minus the optimum, with noise.

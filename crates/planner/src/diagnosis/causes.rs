@@ -9,10 +9,12 @@ use super::parts::Parts;
 use super::replay::StepReplay;
 use super::slow_rank::{SlowRank, work_by_rank};
 use super::statistics::median_of;
-use super::what_if::WhatIf;
-use crate::time::recomputed_shares;
+use super::what_if::{WhatIf, changed, microbatch_settings};
+use crate::calibration::machine::Machine;
+use crate::time::{engine, recomputed_shares};
+use crate::traffic::Interconnect;
 use lockstep_config::units::{BytesPerSecond, Seconds};
-use lockstep_config::{Dtype, Recompute};
+use lockstep_config::{Dtype, Recipe, Recompute};
 use lockstep_parallel::from_recipe::blueprint_of;
 use lockstep_parallel::slow_rank::TIME_SLICE;
 use lockstep_parallel::stages;
@@ -40,6 +42,11 @@ pub const CHECKPOINT_SHARE: f64 = 0.05;
 pub const RECOMPUTED_SHARE: f64 = 0.1;
 /// Times that the longest stage takes over the mean from which on stages are unbalanced.
 pub const UNBALANCED: f64 = 1.2;
+/// Time of a token over that in the largest calibrated micro-batch from which on small ones are the
+/// cause: below it the gain is within the error of a calibration.
+pub const SLOW_TOKEN: f64 = 1.2;
+/// Times that the micro-batch grows for that comparison.
+const LARGER_MICROBATCH: usize = 8;
 /// FLOPs that a device does in the time in which it reads a byte of its memory (the ridge of the
 /// roofline, Williams et al. 2009): 25 for cores (two do some 350 GFLOP/s and read some 14 GB/s),
 /// 300 for an accelerator (an H100: 990 TFLOP/s over 3.35 TB/s).
@@ -103,6 +110,7 @@ pub(super) struct Findings<'a> {
     pub(super) replay: Option<&'a StepReplay>,
     pub(super) slow: Option<SlowRank>,
     pub(super) what_if: &'a [WhatIf],
+    pub(super) machine: Option<&'a Machine>,
 }
 
 impl Findings<'_> {
@@ -333,7 +341,9 @@ impl Findings<'_> {
     }
 
     /// Evidence of micro-batches that read every weight for too few tokens: 2 FLOPs per weight and
-    /// token, less than the ridge of the device.
+    /// token, less than the ridge of the device, where a measurement says so as well. That is the
+    /// time of a token beside the calibration of larger micro-batches, or else the FLOP/s of the
+    /// passes beside the bound of the roofline: passes above it find their weights in a cache.
     pub(super) fn small_microbatch(&self) -> Option<String> {
         let recipe = &self.facts.recipe;
         let tokens = recipe.train.microbatch_size * recipe.model.context;
@@ -341,12 +351,54 @@ impl Findings<'_> {
         let intensity = 2.0 * tokens as f64 / weight_bytes;
         let ridge = RIDGE[usize::from(self.facts.is_accelerated)];
         let microbatches = recipe.num_microbatches() / recipe.parallel.data;
-        let is_small = intensity < ridge && microbatches > 1 && !recipe.model.family.is_problem();
-        is_small.then(|| {
+        let is_real = !recipe.model.family.is_problem() && recipe.emulate.microbatch.0 == 0.0;
+        if intensity >= ridge || microbatches <= 1 || !is_real {
+            return None;
+        }
+        let measured = self.slow_token().or_else(|| self.low_pass_flops(intensity / ridge))?;
+        Some(format!(
+            "micro-batches are small: {tokens} tokens make {intensity:.0} FLOPs per byte of \
+             weights, where the device needs about {ridge:.0} to be busy; a rank runs \
+             {microbatches} of them per step; {measured}"
+        ))
+    }
+
+    /// Compares the time of a token in passes with the calibration of larger micro-batches.
+    fn slow_token(&self) -> Option<String> {
+        let recipe = &self.facts.recipe;
+        let machine = self.machine?.with(recipe.precision.compute)?;
+        let larger = (1..=LARGER_MICROBATCH).rev().find_map(|times| {
+            let settings = microbatch_settings(recipe, times * recipe.train.microbatch_size)?;
+            changed(recipe, &settings)
+        })?;
+        let predicted = |recipe: &Recipe| {
+            engine::mean(recipe, &Interconnect::of_recipe(recipe), &machine).compute.0
+        };
+        let measured = self.parts.compute_seconds + self.parts.bubble_seconds;
+        let [own, best] = [recipe, &larger].map(predicted);
+        let is_slow = best > 0.0 && own.min(measured) > SLOW_TOKEN * best;
+        let tokens = recipe.tokens_per_step() as f64;
+        is_slow.then(|| {
             format!(
-                "micro-batches are small: {tokens} tokens make {intensity:.0} FLOPs per byte of \
-                 weights, where the device needs about {ridge:.0} to be busy; a rank runs \
-                 {microbatches} of them per step"
+                "a token takes {} in passes, and {} in micro-batches of {} by the calibration",
+                Seconds(measured / tokens),
+                Seconds(best / tokens),
+                larger.train.microbatch_size
+            )
+        })
+    }
+
+    /// Compares the FLOP/s of the passes with the bound of the roofline, a share of the peak.
+    fn low_pass_flops(&self, bound: f64) -> Option<String> {
+        let (flops, peak) = (self.facts.flops_per_token?, self.facts.peak_flops_per_second?);
+        let tokens = self.facts.recipe.tokens_per_step() as f64;
+        let reached = flops * tokens / self.parts.compute_seconds / peak;
+        (reached <= bound).then(|| {
+            format!(
+                "passes reach {:.0} % of the peak FLOP/s, at most {:.0} % while weights come from \
+                 memory",
+                100.0 * reached,
+                100.0 * bound
             )
         })
     }

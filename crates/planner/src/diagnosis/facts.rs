@@ -27,6 +27,8 @@ pub struct RunFacts {
     pub bucket_len: Option<usize>,
     /// Measured durations of tasks by rank and task id, and the actions as text.
     pub spans: BTreeMap<usize, BTreeMap<u32, TaskFacts>>,
+    /// Traced steps in ascending order, with the times of every rank.
+    pub traced: Vec<TracedStep>,
     /// Peak memory of the largest process, and its forecast.
     pub peak_bytes: Option<[u64; 2]>,
     /// Step time that was predicted before the run.
@@ -201,6 +203,36 @@ pub struct TaskFacts {
     pub action: String,
     /// Duration.
     pub seconds: f64,
+}
+
+/// A traced step.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TracedStep {
+    /// Number of completed steps.
+    pub step: u64,
+    /// Ranks, in order.
+    pub ranks: Vec<TracedRank>,
+}
+
+/// Times of a rank in a traced step.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub struct TracedRank {
+    /// Rank.
+    pub rank: usize,
+    /// The whole step.
+    pub seconds: f64,
+    /// Forward and backward passes.
+    pub compute_seconds: f64,
+    /// Calls and messages on the rank's own queues, with the bubble; not those in the background.
+    pub communication_seconds: f64,
+    /// Optimizer.
+    pub optimizer_seconds: f64,
+    /// Wait for data.
+    pub data_seconds: f64,
+    /// Wait for later ranks.
+    pub waiting_for_rank_seconds: f64,
+    /// End of the last pass on the clock of rank 0, in seconds.
+    pub passes_end_seconds: f64,
 }
 
 /// Squared gradient norms of a step at two batch sizes, in sequences.

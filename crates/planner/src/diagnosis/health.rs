@@ -227,6 +227,7 @@ fn suspicious_steps(steps: &[StepFacts]) -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::diagnosis::tests::{facts, rank};
 
     fn step(step: u64, loss: f64) -> StepFacts {
         StepFacts {
@@ -263,5 +264,40 @@ mod tests {
         assert_eq!(suspicious_steps(&steps), [5]);
         steps[5].grad_norm = 500.0;
         assert!(suspicious_steps(&steps).is_empty());
+    }
+
+    #[test]
+    fn a_validation_loss_above_its_minimum_is_overfitting_and_its_gap_is_known() {
+        let health = |validation: &[f64]| {
+            let mut run = facts(&["run.workers=1"], 0.1, vec![rank(0.1, 0.0, 0.0)]);
+            run.validation = (1..).map(|at| 10 * at).zip(validation.iter().copied()).collect();
+            Health::of(&run)
+        };
+        // The training loss falls from 4.99 to 4.6; the median of its last tenth is 4.615.
+        let sound = health(&[4.9, 4.8, 4.7, 4.65]);
+        assert!(!sound.overfitting && sound.warnings.is_empty(), "{sound:?}");
+        let gap = sound.generalization_gap.expect("there is a validation");
+        assert!((gap - 0.035).abs() < 1e-9, "{gap}");
+        assert!(!health(&[4.9, 4.7, 4.75]).overfitting, "one percent is noise");
+        let worse = health(&[4.9, 4.7, 4.9, 5.2]);
+        assert!(worse.overfitting && worse.warnings[0].starts_with("overfitting"), "{worse:?}");
+        assert_eq!(health(&[]).generalization_gap, None);
+    }
+
+    #[test]
+    fn a_tenth_of_very_stale_gradients_is_a_warning() {
+        let health = |stale: u64| {
+            let mut run = facts(&["run.workers=2"], 0.1, vec![rank(0.1, 0.0, 0.0); 2]);
+            run.staleness.insert(0, vec![(0, 50), (1, 50)]);
+            run.staleness.insert(1, vec![(2, 100 - stale), (STALE, 0), (STALE + 1, stale)]);
+            Health::of(&run)
+        };
+        let [few, many] = [20, 24].map(health);
+        assert_eq!((few.staleness_max, few.stale_share), (Some(STALE + 1), Some(0.1)));
+        assert!(few.warnings.is_empty(), "exactly a tenth: {few:?}");
+        assert_eq!(many.stale_share, Some(0.12));
+        assert!(many.warnings[0].starts_with("12 % of the gradients missed"), "{many:?}");
+        // 50 gradients that missed 1, 76 that missed 2, and 24 that missed 51.
+        assert_eq!(many.staleness_mean, Some((50.0 + 2.0 * 76.0 + 51.0 * 24.0) / 200.0));
     }
 }

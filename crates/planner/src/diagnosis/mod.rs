@@ -7,7 +7,8 @@
 //! # Layout
 //! - [`facts`]: what is known about a run; [`measured_step`]: its median step
 //! - `replay`: the step program with measured durations; [`what_if`]: replays with a change
-//! - [`mod@planned_step`]: the step program in time, as planned
+//! - [`mod@planned_step`]: the step program in time, as planned; [`planned_parts`]: its parts
+//! - [`slow_steps`]: steps slower than the median, and the last rank of traced steps
 //! - [`memory_part`]: memory by part
 //! - [`slow_rank`]: ranks slower than others with as much work
 //! - [`parts`]: parts of the step; [`causes`]: causes and their thresholds
@@ -23,9 +24,11 @@ pub mod memory_part;
 pub mod next_setting;
 pub mod noise_scale;
 pub mod parts;
+pub mod planned_parts;
 pub mod planned_step;
 mod replay;
 pub mod slow_rank;
+pub mod slow_steps;
 mod statistics;
 pub mod symptoms;
 pub mod what_if;
@@ -33,14 +36,17 @@ pub mod what_if;
 pub use causes::{Cause, Verdict};
 pub use facts::{
     AlgorithmFacts, CheckpointFacts, CompressionFacts, FailureFacts, FailureKind, LinkFacts,
-    NoiseFacts, RankFacts, RoundFacts, RunFacts, ServerFacts, StepFacts, TaskFacts,
+    NoiseFacts, RankFacts, RoundFacts, RunFacts, ServerFacts, StepFacts, TaskFacts, TracedRank,
+    TracedStep,
 };
 pub use health::Health;
 pub use measured_step::RankTime;
 pub use memory_part::MemoryPart;
 pub use next_setting::Next;
 pub use parts::Parts;
+pub use planned_parts::PlannedParts;
 pub use planned_step::{PlannedRank, PlannedSpan, PlannedStep, planned_step};
+pub use slow_steps::SlowStep;
 pub use symptoms::Symptom;
 pub use what_if::WhatIf;
 
@@ -83,6 +89,14 @@ pub struct Diagnosis {
     pub bytes_by_algorithm: Vec<AlgorithmFacts>,
     /// Parts of the step by rank.
     pub ranks: Vec<RankTime>,
+    /// Both as planned; null where the strategy has no program that all ranks run together.
+    pub plan: Option<PlannedParts>,
+    /// Steps that took longer than the median, the slowest first, with what they waited for.
+    pub slow_steps: Vec<SlowStep>,
+    /// Times of every rank in each traced step; empty without a trace.
+    pub traced_steps: Vec<TracedStep>,
+    /// Traced steps in which each rank ended its passes last; empty without a trace.
+    pub last_rank_counts: Vec<usize>,
     /// All causes, the largest first.
     pub causes: Vec<Cause>,
     /// Step times with one thing changed.
@@ -110,8 +124,15 @@ pub fn diagnose(facts: &RunFacts, machine: Option<&Machine>) -> Option<Diagnosis
     let what_if = what_ifs.all();
     let is_pipeline = facts.recipe.parallel.pipeline > 1;
     let parts = Parts::of(&measured, replay, slow, is_pipeline);
-    let findings =
-        Findings { facts, measured: &measured, parts: &parts, replay, slow, what_if: &what_if };
+    let findings = Findings {
+        facts,
+        measured: &measured,
+        parts: &parts,
+        replay,
+        slow,
+        what_if: &what_if,
+        machine,
+    };
     let causes = findings.causes();
     let health = Health::of(facts);
     let next = next_setting::choose(&findings, &what_ifs, &causes[0], &health);
@@ -130,6 +151,10 @@ pub fn diagnose(facts: &RunFacts, machine: Option<&Machine>) -> Option<Diagnosis
         bytes_by_algorithm: facts.bytes_by_algorithm.clone(),
         parts,
         ranks: measured.ranks.clone(),
+        plan: PlannedParts::of(facts, machine),
+        slow_steps: slow_steps::slow_steps(facts, measured.seconds),
+        traced_steps: facts.traced.clone(),
+        last_rank_counts: slow_steps::last_rank_counts(facts),
         causes,
         what_if,
         next,

@@ -1,13 +1,15 @@
 //! The step program of every rank in time, as planned: passes take their share of the computation
 //! by model FLOPs, calls and messages their prices at the links of the run.
 //!
-//! The computation is what the calibrated machine would need, or else what rank 0 needs in the
-//! measured median step. So a plan shows the order and the overlap that were intended, to compare
-//! with the spans that were measured.
+//! The computation is what the calibrated machine would need, or else what the usual rank needs in
+//! the measured median step, each for the work of its stage. So a plan shows the order and the
+//! overlap that were intended, to compare with the spans that were measured.
 
 use super::facts::RunFacts;
 use super::measured_step::{MeasuredStep, RankTime};
 use super::replay::{Scales, StepReplay};
+use super::slow_rank::work_by_rank;
+use super::statistics::median_of;
 use crate::calibration::machine::Machine;
 use crate::forecast::step_time;
 use crate::traffic::Interconnect;
@@ -19,7 +21,7 @@ use std::collections::BTreeMap;
 pub struct PlannedStep {
     /// Step time.
     pub seconds: f64,
-    /// Whether the calibrated machine gives the computation; otherwise the measured rank 0 does.
+    /// Whether the calibrated machine gives the computation; otherwise the usual rank does.
     pub is_calibrated: bool,
     /// Ranks.
     pub ranks: Vec<PlannedRank>,
@@ -37,28 +39,45 @@ pub struct PlannedRank {
 /// Task in time: start and duration in seconds, and its action.
 pub type PlannedSpan = (f64, f64, String);
 
-/// Plays the step of a run; `None` where ranks have no program that they run together, or where
-/// there is neither a calibrated machine nor a step.
+/// Programs of a step with planned durations.
+pub(super) struct Plan {
+    pub(super) replay: StepReplay,
+    /// Times of the ranks' own work.
+    pub(super) ranks: Vec<RankTime>,
+    pub(super) is_calibrated: bool,
+}
+
+impl Plan {
+    /// `None` where ranks have no program that they run together, or where there is neither a
+    /// calibrated machine nor a step.
+    pub(super) fn of(facts: &RunFacts, machine: Option<&Machine>) -> Option<Self> {
+        let recipe = &facts.recipe;
+        let work = work_by_rank(recipe);
+        let calibrated = step_time(recipe, &Interconnect::of_recipe(recipe), machine);
+        let (compute, optimizer) = if let Some(step) = calibrated {
+            (step.compute.0 * (1.0 - step.bubble), step.update.0)
+        } else {
+            let ranks = MeasuredStep::of(facts)?.ranks;
+            let pace = |rank: &RankTime| rank.compute_seconds / work.get(rank.rank).unwrap_or(&1.0);
+            (median_of(&ranks, pace), median_of(&ranks, |rank| rank.optimizer_seconds))
+        };
+        let of_rank = |(rank, work): (usize, &f64)| RankTime {
+            rank,
+            compute_seconds: compute * work,
+            optimizer_seconds: optimizer,
+            data_seconds: 0.0,
+            exposed_communication_seconds: 0.0,
+            waiting_for_rank_seconds: 0.0,
+        };
+        let ranks: Vec<RankTime> = work.iter().enumerate().map(of_rank).collect();
+        let replay = StepReplay::build(facts, recipe, &ranks, false)?;
+        Some(Self { replay, ranks, is_calibrated: calibrated.is_some() })
+    }
+}
+
+/// Plays the step of a run; `None` where it has no [`Plan`].
 pub fn planned_step(facts: &RunFacts, machine: Option<&Machine>) -> Option<PlannedStep> {
-    let recipe = &facts.recipe;
-    let calibrated = step_time(recipe, &Interconnect::of_recipe(recipe), machine);
-    let (compute, optimizer) = if let Some(step) = calibrated {
-        (step.compute.0 * (1.0 - step.bubble), step.update.0)
-    } else {
-        let measured = MeasuredStep::of(facts)?;
-        let rank = measured.ranks.first()?;
-        (rank.compute_seconds, rank.optimizer_seconds)
-    };
-    let of_rank = |rank| RankTime {
-        rank,
-        compute_seconds: compute,
-        optimizer_seconds: optimizer,
-        data_seconds: 0.0,
-        exposed_communication_seconds: 0.0,
-        waiting_for_rank_seconds: 0.0,
-    };
-    let ranks: Vec<RankTime> = (0..recipe.run.workers).map(of_rank).collect();
-    let replay = StepReplay::build(facts, recipe, &ranks, false)?;
+    let Plan { replay, is_calibrated, .. } = Plan::of(facts, machine)?;
     let played = replay.play(Scales::MEASURED);
     let ranks = replay.programs().iter().zip(&played.ranks).map(|(program, play)| {
         let mut queues: BTreeMap<String, Vec<PlannedSpan>> = BTreeMap::new();
@@ -72,5 +91,5 @@ pub fn planned_step(facts: &RunFacts, machine: Option<&Machine>) -> Option<Plann
         PlannedRank { rank: program.rank, queues }
     });
     let ranks = ranks.collect();
-    Some(PlannedStep { seconds: played.period.0, is_calibrated: calibrated.is_some(), ranks })
+    Some(PlannedStep { seconds: played.period.0, is_calibrated, ranks })
 }

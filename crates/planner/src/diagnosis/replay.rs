@@ -10,7 +10,7 @@ use super::measured_step::{MeasuredStep, RankTime};
 use crate::time::{CallPrices, call_mode, recomputed_shares};
 use crate::traffic::{Interconnect, step_calls};
 use lockstep_config::units::{Bytes, BytesPerSecond, Seconds};
-use lockstep_config::{Recipe, SyncMode};
+use lockstep_config::{Consistency, Recipe, SyncMode};
 use lockstep_model::Blueprint;
 use lockstep_parallel::from_recipe::{blueprint_of, blueprint_of_rank};
 use lockstep_parallel::step_program::StepKind;
@@ -93,10 +93,10 @@ impl StepReplay {
         ranks: &[RankTime],
         is_recorded: bool,
     ) -> Option<Self> {
-        let is_joint = recipe.sync.mode == SyncMode::AllReduce
+        let is_played = is_joint(recipe)
             && !recipe.model.family.is_problem()
             && recipe.unmodelled_traffic().is_none();
-        if !is_joint || ranks.len() != recipe.run.workers {
+        if !is_played || ranks.len() != recipe.run.workers {
             return None;
         }
         let blueprint = blueprint_of_rank(recipe, 0);
@@ -112,9 +112,13 @@ impl StepReplay {
         let has_free_cores = recipe.emulate.microbatch.0 > 0.0
             || facts.cores.is_some_and(|cores| num_threads * recipe.run.workers < cores);
         let whole = blueprint_of(recipe);
-        let compute = programs.iter().zip(ranks).map(|(program, rank)| {
+        let compute = programs.iter().enumerate().map(|(at, program)| {
             let spans = facts.spans.get(&program.rank).filter(|_| is_recorded);
-            compute_seconds(recipe, &whole, program, rank, spans)
+            match ranks.get(at) {
+                Some(rank) => compute_seconds(recipe, &whole, program, rank, spans),
+                // Nothing measures the updates of servers; the factor of calls has them.
+                None => vec![0.0; program.tasks.len()],
+            }
         });
         let compute = compute.collect();
         let [all, latencies] =
@@ -194,7 +198,18 @@ impl StepReplay {
     }
 }
 
-/// Programs of the most frequent kind of step, one a rank.
+/// Whether all steps of a recipe are of one kind, in which ranks wait for the same others whatever
+/// their speeds are. Rounds of local steps exchange in few of them, which the median step does not
+/// show; asynchronous servers answer whoever comes first.
+fn is_joint(recipe: &Recipe) -> bool {
+    match recipe.sync.mode {
+        SyncMode::AllReduce | SyncMode::Gossip => true,
+        SyncMode::ParameterServer => recipe.sync.server.consistency == Consistency::Sync,
+        SyncMode::LocalSgd | SyncMode::Federated | SyncMode::Hogwild => false,
+    }
+}
+
+/// Programs of the most frequent kind of step: workers in order, then servers.
 fn programs(recipe: &Recipe, plan: &ReplicaPlan, blueprint: &Blueprint) -> Option<Vec<Program>> {
     let counts = StepKind::of_run(recipe);
     let (kind, _) = counts.iter().max_by_key(|(_, count)| **count)?;
@@ -205,7 +220,7 @@ fn programs(recipe: &Recipe, plan: &ReplicaPlan, blueprint: &Blueprint) -> Optio
     }
     let programs = strategies::programs(recipe, plan, blueprint, kind);
     let num_tasks: usize = programs.iter().map(|program| program.tasks.len()).sum();
-    (num_tasks <= MAX_TASKS && programs.len() == recipe.run.workers).then_some(programs)
+    (num_tasks <= MAX_TASKS && programs.len() >= recipe.run.workers).then_some(programs)
 }
 
 /// Links as the run probed them, or the engine's default costs.

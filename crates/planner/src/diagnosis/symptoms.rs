@@ -20,6 +20,8 @@ use lockstep_plot::digits;
 use serde::Serialize;
 use std::ops::Range;
 
+mod variation;
+
 /// Share of exposed communication from which another division into buckets may pay. Below a
 /// twentieth of the step the gain is within the error of a replay.
 pub const EXPOSED: f64 = 0.05;
@@ -88,7 +90,7 @@ struct Rule {
 }
 
 /// All rules, in the order of the report.
-const RULES: [Rule; 18] = [
+const RULES: [Rule; 20] = [
     Rule {
         name: "slow_rank",
         check: slow_rank,
@@ -110,6 +112,23 @@ const RULES: [Rule; 18] = [
         cause: "gradients are exchanged too late, or in too small or too large buckets",
         remedy: "parallel.overlap=true, and parallel.bucket_bytes=0 for measured buckets",
         verdicts: &[Verdict::Communication, Verdict::Latency],
+    },
+    Rule {
+        name: "slow_tail",
+        check: variation::slow_tail,
+        cause: "few steps take much longer than the others: other processes, or a link or a disk \
+                that is shared",
+        remedy: "lockstep explain lists the slowest steps with what they waited for; in a group, \
+                 bounded staleness or sync.stragglers wait for fewer ranks",
+        verdicts: &[],
+    },
+    Rule {
+        name: "slower_network",
+        check: variation::slower_network,
+        cause: "calls take longer than early in the run: the network degrades, or other traffic \
+                has begun",
+        remedy: "lockstep bench comm on the same hosts; look at their links for errors and retries",
+        verdicts: &[],
     },
     Rule {
         name: "low_bandwidth",
@@ -387,7 +406,7 @@ fn asynchronous_oscillation(run: &Measured<'_>) -> Option<String> {
 }
 
 /// Medians of the second and of the last quarter of a series.
-fn quarters<T>(items: &[T], number: impl Fn(&T) -> f64 + Copy) -> [f64; 2] {
+pub(super) fn quarters<T>(items: &[T], number: impl Fn(&T) -> f64 + Copy) -> [f64; 2] {
     let quarter = items.len() / 4;
     [&items[quarter..2 * quarter], &items[items.len() - quarter..]]
         .map(|items| median_of(items, number))

@@ -41,6 +41,7 @@ pub(super) fn facts(sets: &[&str], seconds: f64, ranks: Vec<RankFacts>) -> RunFa
         links: None,
         bucket_len: None,
         spans: BTreeMap::new(),
+        traced: Vec::new(),
         peak_bytes: None,
         predicted_step_seconds: None,
         flops_per_token: None,
@@ -91,6 +92,127 @@ fn a_slow_rank_is_named_and_its_cost_is_replayed() {
     let without = what_if(&found, "no_straggler").step_seconds;
     assert!((without / 0.105 - 1.0).abs() < 0.05, "{without}");
     assert_eq!(found.next.settings, ["sync.stragglers=shares"]);
+    // The plan has four equal ranks, and nobody waits.
+    let plan = found.plan.expect("there is a program");
+    assert!((plan.ranks[2].compute_seconds - 0.1).abs() < 1e-9 && !plan.is_calibrated, "{plan:?}");
+    assert!(plan.step_seconds < 0.12 && plan.parts.waiting_for_rank_seconds == 0.0, "{plan:?}");
+    assert!((plan.parts.total() - plan.step_seconds).abs() < 1e-9, "{plan:?}");
+}
+
+#[test]
+fn a_pipeline_without_its_slow_stage_takes_what_the_closed_form_says() {
+    // 1F1B without communication: the longer stage runs all m micro-batches without a gap, after
+    // the first forward pass of the other one and before its last backward pass. So a step takes
+    // m times the longer and once the shorter micro-batch (Narayanan et al. 2021, section 2.2.1).
+    let sets = ["run.workers=2", "parallel.pipeline=2", "model.layers=4", "train.batch=16"];
+    let work = slow_rank::work_by_rank(&recipe(&sets));
+    let microbatches = recipe(&sets).num_microbatches() as f64;
+    let step = |[a, b]: [f64; 2]| microbatches * a.max(b) + a.min(b);
+    for slow in 0..2 {
+        let usual = [0.01 * work[0], 0.01 * work[1]];
+        let mut times = usual;
+        times[slow] *= 3.0;
+        let seconds = step(times);
+        let of_rank = |time: f64| rank(microbatches * time, seconds - microbatches * time, 0.0);
+        let found = diagnosed(&facts(&sets, seconds, times.map(of_rank).to_vec()));
+        assert_eq!((found.verdict, found.culprit_rank), (Verdict::Straggler, Some(slow)));
+        let without = what_if(&found, "no_straggler").step_seconds;
+        assert!((without / step(usual) - 1.0).abs() < 0.1, "{without} s, not {}", step(usual));
+    }
+}
+
+#[test]
+fn gossip_and_synchronous_servers_are_replayed_and_asynchronous_ones_are_not() {
+    let run = |sets: &[&str]| {
+        let sets = [&["run.workers=4", "run.transport=tcp", "optim.name=sgd"], sets].concat();
+        let ranks = vec![
+            rank(0.1, 0.1, 0.02),
+            rank(0.1, 0.1, 0.02),
+            rank(0.2, 0.0, 0.02),
+            rank(0.1, 0.1, 0.02),
+        ];
+        let links = Some(LinkFacts { latency: 1e-4, bandwidth: 1e7, port: 2e7 });
+        diagnosed(&RunFacts { links, ..facts(&sets, 0.225, ranks) })
+    };
+    let servers = ["sync.mode=parameter-server", "sync.servers=2"];
+    let joint: [&[&str]; 2] =
+        [&["sync.mode=gossip"], &[&servers[..], &["sync.consistency=sync"]].concat()];
+    for sets in joint {
+        let found = run(sets);
+        assert_eq!((found.verdict, found.culprit_rank), (Verdict::Straggler, Some(2)), "{sets:?}");
+        let without = what_if(&found, "no_straggler").step_seconds;
+        assert!((0.11..0.14).contains(&without), "{sets:?}: {without}");
+        let faster = what_if(&found, "twice_the_bandwidth");
+        assert!(faster.gain > 0.0 && faster.gain < 0.1, "{sets:?}: {faster:?}");
+    }
+    assert!(run(&servers).what_if.is_empty(), "whoever comes first is served first");
+}
+
+#[test]
+fn slow_steps_have_what_they_waited_for_and_traces_say_who_was_last() {
+    let ranks = vec![rank(0.1, 0.0, 0.01), rank(0.1, 0.0, 0.01)];
+    let mut run = facts(&["run.workers=2"], 0.11, ranks);
+    let slower = |step: &mut StepFacts, part: fn(&mut StepFacts) -> &mut f64, by: f64| {
+        *part(step) += by;
+        step.seconds += by;
+    };
+    slower(&mut run.steps[0], |step| &mut step.data, 1.0);
+    slower(&mut run.steps[9], |step| &mut step.data, 0.05);
+    slower(&mut run.steps[19], |step| &mut step.waiting, 0.09);
+    slower(&mut run.steps[29], |step| &mut step.exposed, 0.005);
+    let at = |rank: usize, passes_end_seconds: f64| TracedRank {
+        rank,
+        passes_end_seconds,
+        ..TracedRank::default()
+    };
+    let step = |step: u64, ends: [f64; 2]| TracedStep {
+        step,
+        ranks: vec![at(0, ends[0]), at(1, ends[1])],
+    };
+    run.traced = vec![step(10, [1.0, 1.1]), step(20, [2.2, 2.1]), step(30, [3.0, 3.1])];
+    let found = diagnosed(&run);
+    let slow: Vec<_> = found.slow_steps.iter().map(|it| (it.step, it.waited_for)).collect();
+    assert_eq!(slow, [(20, "waiting_for_rank"), (10, "data")], "the first step is none");
+    let excess = &found.slow_steps[0];
+    assert!((excess.excess_seconds - 0.09).abs() < 1e-9, "{excess:?}");
+    assert!((excess.waited_seconds - 0.09).abs() < 1e-9, "{excess:?}");
+    assert_eq!(found.last_rank_counts, [1, 2]);
+}
+
+#[test]
+fn small_microbatches_need_a_measurement_that_says_so() {
+    let sets = ["run.workers=1", "train.batch=8", "train.microbatch=1"];
+    let evidence = |peak: Option<f64>| {
+        let mut run = facts(&sets, 0.1, vec![rank(0.1, 0.0, 0.0)]);
+        // The passes run at 1e6 times the tokens of a step over 0.1 s.
+        run.flops_per_token = Some(1e6);
+        run.peak_flops_per_second = peak;
+        let found = diagnosed(&run);
+        assert_eq!(found.verdict, Verdict::Compute);
+        found.evidence.iter().any(|it| it.contains("micro-batches are small"))
+    };
+    let reached = 1e6 * recipe(&sets).tokens_per_step() as f64 / 0.1;
+    assert!(evidence(Some(10.0 * reached)), "a tenth of the peak");
+    assert!(!evidence(Some(1.1 * reached)), "passes near the peak have large enough micro-batches");
+    assert!(!evidence(None), "nothing was measured");
+}
+
+#[test]
+fn recomputation_is_a_cause_where_it_takes_time() {
+    let verdict = |recompute: &str, waiting: f64| {
+        let set = format!("parallel.recompute={recompute}");
+        let ranks = vec![rank(0.1, 0.0, waiting); 2];
+        diagnosed(&facts(&["run.workers=2", &set], 0.1 + waiting, ranks))
+    };
+    let found = verdict("full", 0.0);
+    assert_eq!(found.verdict, Verdict::Memory, "{:?}", found.causes);
+    assert_eq!(found.next.settings, ["parallel.recompute=selective"]);
+    let gain = found.next.gain.expect("it is known");
+    assert!((0.15..0.3).contains(&gain), "a quarter of the passes: {gain}");
+    assert_eq!(verdict("none", 0.0).verdict, Verdict::Compute);
+    let both = verdict("full", 0.1);
+    let verdicts: Vec<_> = both.causes.iter().map(|cause| cause.verdict).collect();
+    assert_eq!(verdicts, [Verdict::Communication, Verdict::Memory], "the larger one first");
 }
 
 #[test]

@@ -7,15 +7,16 @@ use lockstep_schedule::step::{Message, MessageKind, Queue, TaskOp};
 use lockstep_telemetry::trace::{FlowEnd, TraceSpan, TraceText, Track};
 use std::time::Duration;
 
-/// Resources, in the order in which they are drawn.
-const STEP: u32 = 0;
-const COMPUTE: u32 = 1;
-const CONTROL: u32 = 2;
-const HOST: u32 = 3;
-const DISK: u32 = 4;
-const BACKGROUND: u32 = 5;
+/// Resources, in the order in which they are drawn. They begin at 1: Perfetto takes thread 0 for the
+/// thread that has the number of its process, which is another resource of that rank.
+const STEP: u32 = 1;
+const COMPUTE: u32 = 2;
+const CONTROL: u32 = 3;
+const HOST: u32 = 4;
+const DISK: u32 = 5;
+const BACKGROUND: u32 = 6;
 /// First of the axes.
-const LINKS: u32 = 6;
+const LINKS: u32 = 7;
 
 /// Renders the spans of a rank.
 struct Renderer<'a> {

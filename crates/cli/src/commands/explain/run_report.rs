@@ -2,12 +2,17 @@
 
 use crate::quantity::digits;
 use lockstep_config::units::{Bytes, Seconds};
-use lockstep_planner::diagnosis::{AlgorithmFacts, Diagnosis, MemoryPart, RankTime};
+use lockstep_planner::diagnosis::{
+    AlgorithmFacts, Diagnosis, MemoryPart, RankTime, SlowStep, TracedStep,
+};
 use lockstep_planner::recipe::layout_from_recipe;
 use lockstep_trainer::recorded_run::RecordedRun;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+/// Most slow steps of the text.
+const MAX_STEPS: usize = 5;
 /// Most ranks of the text; `--json` has all.
 const MAX_RANKS: usize = 16;
 /// Share of a part below which the text leaves it out.
@@ -67,7 +72,9 @@ pub(super) fn render(report: &RunReport<'_>) -> String {
     }
     text.push('\n');
     text += &render_parts(diagnosis);
-    text += &render_ranks(&diagnosis.ranks);
+    text += &render_ranks(diagnosis);
+    text += &render_slow_steps(&diagnosis.slow_steps);
+    text += &render_traced(&diagnosis.traced_steps, &diagnosis.last_rank_counts);
     text += &render_memory(&diagnosis.memory);
     text += &render_bytes(&diagnosis.bytes_by_algorithm);
     text += &render_what_ifs(diagnosis);
@@ -92,48 +99,117 @@ fn render_step(diagnosis: &Diagnosis) -> String {
     text
 }
 
+/// Parts of the step beside the plan, which takes the computation from the run where nothing was
+/// calibrated.
 fn render_parts(diagnosis: &Diagnosis) -> String {
     let total = diagnosis.parts.total();
-    let mut text = format!("{:<22}{:>10}{:>9}\n", "part (mean of ranks)", "time", "share");
+    let plan = diagnosis.plan.as_ref();
+    let planned: BTreeMap<&str, f64> =
+        plan.map(|plan| plan.parts.by_size().into_iter().collect()).unwrap_or_default();
+    let title = plan.map_or("", |_| "plan");
+    let mut text =
+        format!("{:<22}{:>10}{:>9}{title:>10}\n", "part (mean of ranks)", "time", "share");
     for (name, seconds) in diagnosis.parts.by_size() {
-        if seconds >= LEAST_SHARE * total {
+        let plan = planned.get(name).copied();
+        if seconds.max(plan.unwrap_or(0.0)) >= LEAST_SHARE * total {
             let share = percent(seconds / total);
-            let _ = writeln!(text, "{name:<22}{:>10}{share:>9}", Seconds(seconds).to_string());
+            let plan = plan.map_or_else(String::new, |plan| Seconds(plan).to_string());
+            let row = format!("{name:<22}{:>10}{share:>9}{plan:>10}", Seconds(seconds).to_string());
+            text += row.trim_end();
+            text.push('\n');
         }
+    }
+    if plan.is_some_and(|plan| !plan.is_calibrated) {
+        text += "(the plan computes as fast as the usual rank did: lockstep plan calibrate)\n";
     }
     text
 }
 
-fn render_ranks(ranks: &[RankTime]) -> String {
+/// Cells of a table whose first column is narrow.
+fn row<const N: usize>(cells: [String; N]) -> String {
+    let cell = |(column, cell): (usize, String)| match column {
+        0 => format!("{cell:<5}"),
+        _ => format!(" {cell:>13}"),
+    };
+    let text: String = cells.into_iter().enumerate().map(cell).collect();
+    text.trim_end().to_owned() + "\n"
+}
+
+fn render_ranks(diagnosis: &Diagnosis) -> String {
+    let ranks = &diagnosis.ranks;
     if ranks.len() < 2 {
         return String::new();
     }
-    let titles = ["rank", "compute", "optimizer", "data", "communication", "waiting"];
-    let row = |cells: [String; 6]| {
-        let cells = cells.into_iter().enumerate();
-        let cells: String = cells
-            .map(|(column, cell)| match column {
-                0 => format!("{cell:<4}"),
-                4 => format!("{cell:>15}"),
-                _ => format!("{cell:>11}"),
-            })
-            .collect();
-        cells + "\n"
-    };
+    let plan = diagnosis.plan.as_ref();
+    let title = plan.map_or("", |_| "planned");
+    let titles = ["rank", "compute", title, "optimizer", "data", "communication", "waiting"];
     let mut text = "\n".to_owned() + &row(titles.map(str::to_owned));
     for rank in ranks.iter().take(MAX_RANKS) {
+        let planned = plan.and_then(|plan| plan.ranks.get(rank.rank));
+        let planned =
+            planned.map_or_else(String::new, |rank| Seconds(rank.compute_seconds).to_string());
+        let RankTime {
+            compute_seconds,
+            optimizer_seconds,
+            data_seconds,
+            exposed_communication_seconds,
+            waiting_for_rank_seconds,
+            ..
+        } = *rank;
         let times = [
-            rank.compute_seconds,
-            rank.optimizer_seconds,
-            rank.data_seconds,
-            rank.exposed_communication_seconds,
-            rank.waiting_for_rank_seconds,
+            compute_seconds,
+            optimizer_seconds,
+            data_seconds,
+            exposed_communication_seconds,
+            waiting_for_rank_seconds,
         ];
         let [a, b, c, d, e] = times.map(|seconds| Seconds(seconds).to_string());
-        text += &row([rank.rank.to_string(), a, b, c, d, e]);
+        text += &row([rank.rank.to_string(), a, planned, b, c, d, e]);
     }
     if ranks.len() > MAX_RANKS {
         let _ = writeln!(text, "({} more ranks: --json has all)", ranks.len() - MAX_RANKS);
+    }
+    text
+}
+
+/// The slowest steps of rank 0 and what they waited for.
+fn render_slow_steps(steps: &[SlowStep]) -> String {
+    if steps.is_empty() {
+        return String::new();
+    }
+    let mut text =
+        format!("\n{:<14}{:>10}{:>14}  waited for\n", "slowest steps", "time", "over median");
+    for it in steps.iter().take(MAX_STEPS) {
+        let [time, excess, waited] = [it.seconds, it.excess_seconds, it.waited_seconds]
+            .map(|seconds| Seconds(seconds).to_string());
+        let part = it.waited_for.replace('_', " ");
+        let _ = writeln!(text, "{:<14}{time:>10}{excess:>14}  {part} ({waited} more)", it.step);
+    }
+    text
+}
+
+/// Every rank in the slowest traced step.
+fn render_traced(steps: &[TracedStep], last_counts: &[usize]) -> String {
+    let seconds = |step: &TracedStep| step.ranks.iter().fold(0.0, |most, it| it.seconds.max(most));
+    let slowest = steps.iter().max_by(|a, b| seconds(a).total_cmp(&seconds(b)));
+    let Some(slowest) = slowest.filter(|step| step.ranks.len() > 1) else {
+        return String::new();
+    };
+    let mut text =
+        format!("\nstep {}, the slowest of {} traced steps\n", slowest.step, steps.len());
+    let titles = ["rank", "compute", "optimizer", "data", "communication", "waiting", "was last"];
+    text += &row(titles.map(str::to_owned));
+    for it in slowest.ranks.iter().take(MAX_RANKS) {
+        let times = [
+            it.compute_seconds,
+            it.optimizer_seconds,
+            it.data_seconds,
+            it.communication_seconds,
+            it.waiting_for_rank_seconds,
+        ];
+        let [a, b, c, d, e] = times.map(|seconds| Seconds(seconds).to_string());
+        let last = last_counts.get(it.rank).map_or_else(String::new, |num| format!("{num} times"));
+        text += &row([it.rank.to_string(), a, b, c, d, e, last]);
     }
     text
 }

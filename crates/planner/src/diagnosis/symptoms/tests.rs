@@ -77,6 +77,34 @@ fn exposed_calls_below_the_speed_of_the_links_are_two_symptoms() {
 }
 
 #[test]
+fn a_slow_tail_and_a_slower_network_are_found_by_their_quantiles() {
+    let tail = |every: usize| {
+        move |run: &mut RunFacts| {
+            let step = run.steps[1];
+            run.steps = (1..=400).map(|number| StepFacts { step: number, ..step }).collect();
+            for step in run.steps.iter_mut().skip(7).step_by(every) {
+                step.seconds = 0.2;
+            }
+        }
+    };
+    let found = assert_only("slow_tail", &[], tail(50));
+    assert!(found.contains("1.82 times the median"), "{found}");
+    // One step in four hundred is no hundredth of them.
+    assert!(names(&run(&[], tail(400))).is_empty());
+
+    let exposed = |late: f64| {
+        move |run: &mut RunFacts| {
+            for step in &mut run.steps {
+                step.exposed = if step.step > 25 { late } else { 0.002 };
+            }
+        }
+    };
+    let found = assert_only("slower_network", &[], exposed(0.02));
+    assert!(found.contains("grew from 2 ms per step early in the run to 20 ms"), "{found}");
+    assert!(names(&run(&[], exposed(0.0025))).is_empty());
+}
+
+#[test]
 fn a_loss_that_is_not_finite_names_its_step() {
     let found = assert_only("non_finite", &[], |run| run.steps[20].loss = f64::NAN);
     assert!(found.contains("step 21"), "{found}");
