@@ -39,16 +39,10 @@ fn what_if<'a>(found: &'a Value, name: &str) -> &'a Value {
 
 #[test]
 fn a_slowed_rank_is_a_straggler_and_without_it_the_step_is_that_of_a_run_without_it() {
-    // One micro-batch a step, so that few sleeps end too late. An evaluation would hide the last
-    // third of a micro-batch, which passes after its gradients are there.
-    let long = [
-        "emulate.microbatch_ms=200",
-        "train.steps=4",
-        "train.eval_every=0",
-        "run.isolation=threads",
-    ];
+    // One micro-batch a step, so that few sleeps end too late.
+    let long = ["emulate.microbatch_ms=200", "train.steps=6", "run.isolation=threads"];
     let gossip = ["sync.mode=gossip", "optim.name=sgd"];
-    let cases: [(usize, &[&str]); 3] = [(2, &[]), (4, &["parallel.zero=2"]), (2, &gossip)];
+    let cases: [(usize, &[&str]); 2] = [(4, &[]), (2, &gossip)];
     for (workers, sets) in cases {
         let size = ["run.workers=", "train.batch=", "numerics.invariant_up_to="];
         let size = size.map(|key| format!("{key}{workers}"));
