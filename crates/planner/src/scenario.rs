@@ -100,6 +100,7 @@ impl Scenario {
             almost_fits: (!fits).then(|| choice.clone()),
             best: vec![choice],
             pareto: Vec::new(),
+            cloud: Vec::new(),
             with_sync: Vec::new(),
         })
     }

@@ -166,6 +166,16 @@ impl Canvas {
         };
     }
 
+    /// A small pale dot, with a tooltip.
+    pub fn dot(&mut self, (x, y): (f64, f64), colour: &str, tooltip: &str) {
+        let _ = writeln!(
+            self.svg,
+            "<circle class=\"dot\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2.4\" fill=\"{colour}\" \
+             opacity=\"0.45\"><title>{}</title></circle>",
+            escape(tooltip)
+        );
+    }
+
     /// A cross, with a tooltip.
     pub fn cross(&mut self, (x, y): (f64, f64), colour: &str, tooltip: &str) {
         let (l, r, t, b) = (x - 5.0, x + 5.0, y - 5.0, y + 5.0);

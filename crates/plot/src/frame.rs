@@ -19,6 +19,8 @@ pub enum PointMark {
     Best,
     /// A cross above the frame: there is no finite value.
     Failed,
+    /// A small pale dot: one of very many.
+    Small,
     /// No marker: one of the many points of a curve.
     Bare,
 }
@@ -96,7 +98,10 @@ pub(crate) fn draw(canvas: &mut Canvas, edges: Edges, x: &Axis, y: &Axis, series
     let ends = points().flat_map(|point| [point.y - point.half_width, point.y + point.half_width]);
     let vertical = y.fit(ends, (edges.bottom, edges.top));
     axes(canvas, edges, &horizontal, &vertical);
-    for series in series {
+    // Very many points are background.
+    let is_cloud = |series: &&Series| series.points.iter().any(|it| it.mark == PointMark::Small);
+    let others = series.iter().filter(|series| !is_cloud(series));
+    for series in series.iter().filter(is_cloud).chain(others) {
         draw_series(canvas, edges, series, &horizontal, &vertical);
     }
 }
@@ -163,6 +168,10 @@ fn draw_series(
     }
     let marked = |(point, _): &(&&Point, &(f64, f64))| point.mark != PointMark::Bare;
     for (point, &(x, y)) in usable.iter().zip(&line).filter(marked) {
+        if point.mark == PointMark::Small {
+            canvas.dot((x, y), palette::colour(series.style), &point.tooltip);
+            continue;
+        }
         canvas.marker((x, y), series.style, point.mark != PointMark::Hollow, &point.tooltip);
         if point.mark == PointMark::Best {
             canvas.ring((x, y));

@@ -99,6 +99,20 @@ mod tests {
     }
 
     #[test]
+    fn small_points_name_themselves_and_lie_below_the_lines() {
+        let dot = |x: f64| Point {
+            mark: PointMark::Small,
+            tooltip: format!("layout {x}"),
+            ..Point::new(x, 2.0)
+        };
+        let line = Series::line("front", vec![Point::new(1.0, 1.0), Point::new(4.0, 3.0)]);
+        let cloud = Series { is_joined: false, ..Series::line("all", vec![dot(2.0), dot(3.0)]) };
+        let svg = chart(vec![line, cloud]);
+        assert_eq!(svg.matches("class=\"dot\"").count(), 2);
+        assert!(svg.find(">layout 3<") < svg.find("<polyline"), "the line is drawn later: {svg}");
+    }
+
+    #[test]
     fn vertical_axis_that_does_not_start_at_0_has_a_break() {
         let strokes = |low: f64| {
             let points = vec![Point::new(1.0, low), Point::new(4.0, 1.0)];

@@ -4,6 +4,7 @@
 //! - [`space`]: enumeration of valid layouts
 //! - `explore`: prices of all of them in closed form, and of the best by simulation
 //! - [`mod@fastest`]: the fastest layout alone, and lower bounds
+//! - [`cloud`]: all layouts that fit as a bounded number of points
 //! - [`explain`]: comparison with the runner-up, and fixes for layouts that do not fit
 //! - [`scaling`]: strong and weak scaling over device counts
 //! - [`size`]: the smallest cluster that meets a deadline or a budget
@@ -13,6 +14,7 @@
 //! Most layouts do not fit and memory is cheap to count, so it is checked first. Layouts that fit
 //! are priced with closed-form pipelines; the best are simulated event by event and ranked again.
 
+pub mod cloud;
 pub mod explain;
 mod explore;
 pub mod fastest;
@@ -28,6 +30,7 @@ use crate::layout::Layout;
 use crate::memory::cluster::{StageMemory, largest_stage};
 use crate::pipeline::Pipelines;
 use crate::time::cluster::{self as time, Step};
+use cloud::CloudPoint;
 use explore::{Explored, SIMULATED, explore, simulated, sorted};
 
 /// Layouts that need at most this many times the memory are reported with a fix; this many of them
@@ -61,6 +64,8 @@ pub struct SearchResult {
     pub almost_fits: Option<Candidate>,
     /// Pareto front of time and memory, fastest first.
     pub pareto: Vec<Candidate>,
+    /// All layouts that fit, by closed form; neighbours are one point where they are many.
+    pub cloud: Vec<CloudPoint>,
     /// Layouts with their best sync method, by estimated time to the same loss.
     pub with_sync: Vec<LayoutWithSync>,
 }
@@ -105,7 +110,8 @@ pub fn search(workload: &Workload<'_>, keep: usize) -> SearchResult {
     almost_fits.truncate(ALMOST_FIT_SIMULATED);
     let almost_fits =
         simulated(workload, &almost_fits, 1).pop().filter(|one| one.step.seconds < fastest);
-    SearchResult { examined, too_large, best, almost_fits, pareto, with_sync }
+    let cloud = cloud::merged(&fitting);
+    SearchResult { examined, too_large, best, almost_fits, pareto, cloud, with_sync }
 }
 
 /// Best sync method of a layout.
@@ -160,6 +166,9 @@ mod tests {
         assert!(found.pareto.windows(2).all(falling));
         let seconds = |choices: &[Candidate]| choices[0].step.seconds;
         assert!(seconds(&found.best) <= seconds(&found.pareto), "the best is one of them");
+        let all: usize = found.cloud.iter().map(|point| point.num_merged).sum();
+        assert!(all > 1000 && all <= found.examined - found.too_large, "{all}");
+        assert!(found.cloud.len() > 100 && found.cloud.len() <= cloud::MAX_POINTS);
     }
 
     #[test]
