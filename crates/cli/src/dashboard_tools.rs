@@ -19,6 +19,10 @@ impl Tools for PageTools {
         plan::live::plan(query)
     }
 
+    fn scaling(&self, query: &Query) -> Result<Value, String> {
+        plan::live::scaling(query)
+    }
+
     fn lab_choices(&self) -> Value {
         lab::live::choices()
     }

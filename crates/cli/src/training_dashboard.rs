@@ -7,6 +7,7 @@ use crate::commands::serve::warn_of_other_hosts;
 use crate::dashboard_runs::FolderRuns;
 use crate::workers::{print_status, warn};
 use lockstep_dashboard::server::Limits;
+use lockstep_dashboard::token::Token;
 use lockstep_dashboard::{Server, Sources};
 use lockstep_planner::memory::Process;
 use lockstep_platform::World;
@@ -34,7 +35,8 @@ impl TrainingDashboard {
         options.on_run_folder = Some(Box::new(move |path| {
             let runs = Arc::new(FolderRuns::new(&world, vec![path.to_owned()], process));
             let sources = Sources { runs, tools: None };
-            match Server::start(&world, &listen, sources, Limits::default()) {
+            let token = Token::random(world.entropy());
+            match Server::start(&world, &listen, token, sources, Limits::default()) {
                 Ok(started) => {
                     warn_of_other_hosts(&listen);
                     print_status(&format!("dashboard: {}\n", started.url()));

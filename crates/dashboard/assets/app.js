@@ -316,7 +316,7 @@ function showOverview() {
 
 function select(number) {
   if (state.run === number) return;
-  Object.assign(state, { run: number, details: null, planned: null, plannedReason: null, range: null, fetched: {} });
+  Object.assign(state, { run: number, details: null, planned: null, plannedReason: null, spans: null, drawnStep: null, range: null, fetched: {} });
   state.compared.delete(number);
   byId("explain").replaceChildren();
   timeline.reset();
@@ -413,174 +413,6 @@ function showRange() {
   byId("range-text").textContent = state.range ? `steps ${digits(state.range[0])} to ${digits(state.range[1])}` : "";
 }
 
-// ---- Workers -----------------------------------------------------------------------------------
-
-const AXES = ["data", "pipeline", "tensor", "strategy"];
-
-const RANK_COLUMNS = [
-  ["rank", (rank) => rank.rank, String, false],
-  ["busy", (rank) => rank.busy_share, percent, false],
-  ["exposed per step", (rank) => rank.per_step[0], seconds, true],
-  ["straggler wait per step", (rank) => rank.per_step[1], seconds, true],
-  ...AXES.map((axis, index) => [`${axis} sent`, (rank) => rank.sent_bytes[index], sentBytes, true]),
-  ["memory", (rank) => rank.resident_bytes, memoryBytes, true],
-  ["device memory", (rank) => rank.device_bytes, memoryBytes, true],
-  ["clock", (rank) => rank.clock_hertz, (value) => value === null ? NONE : digits(value / 1e9) + " GHz", false],
-  ["throttled", (rank) => rank.throttle_count, (value) => value === null ? NONE : String(value), true],
-  ["missed steps", (rank) => rank.missed_steps, String, true],
-];
-
-/** Class of a share from 0 to 1. */
-const heat = (share) => share > 0 ? "heat" + Math.max(1, Math.min(5, Math.ceil(share * 5))) : "";
-
-function showRanks() {
-  const { ranks } = state.details;
-  const table = byId("ranks");
-  if (ranks.length === 0) {
-    table.replaceChildren(row([make("td", { class: "text" }, "No counters yet: ranks exchange them at evaluations.")]));
-    return;
-  }
-  const columns = RANK_COLUMNS.filter(([name, of]) => name === "rank" || ranks.some((rank) => of(rank)));
-  const { column, descending } = state.sort;
-  const [, key] = columns[Math.min(column, columns.length - 1)];
-  const sorted = [...ranks].sort((a, b) => (key(a) - key(b)) * (descending ? -1 : 1));
-  const head = columns.map(([name], index) => {
-    const button = make("button", { type: "button" }, name, index === column ? (descending ? " ▼" : " ▲") : "");
-    button.addEventListener("click", () => {
-      state.sort = { column: index, descending: index === column ? !descending : index > 0 };
-      showRanks();
-      byId("ranks").querySelectorAll("th button")[index].focus();
-    });
-    const order = index === column ? (descending ? "descending" : "ascending") : false;
-    return make("th", { scope: "col", "aria-sort": order }, button);
-  });
-  const limits = columns.map(([, of]) => {
-    const values = ranks.map(of).filter((value) => value !== null).sort((a, b) => a - b);
-    const median = values[values.length >> 1];
-    return [median, Math.max(...values.map((value) => Math.abs(value - median)))];
-  });
-  const body = sorted.map((rank) => make("tr", {}, ...columns.map(([, of, format, isCost], index) => {
-    const value = of(rank);
-    if (index === 0) return make("th", { scope: "row" }, format(value));
-    const [median, most] = limits[index];
-    // Only what differs from the median by a tenth is worth a look.
-    const distance = Math.abs(value - median);
-    const share = distance > 0.1 * Math.abs(median) ? distance / most : 0;
-    return make("td", { class: isCost && value !== null ? heat(share) : null }, format(value));
-  })));
-  table.replaceChildren(make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...body));
-}
-
-function bars(rows, format, limit) {
-  const most = Math.max(limit || 0, ...rows.map(({ parts }) => parts.reduce((sum, [, value]) => sum + value, 0)), 1e-300);
-  return make("ul", { class: "bars" }, ...rows.map(({ name, parts, note }) => {
-    const sum = parts.reduce((all, [, value]) => all + value, 0);
-    const track = make("span", { class: "track", "aria-hidden": "true" }, ...parts.map(([title, value, style]) => {
-      const part = make("span", { class: "f" + style % 7, title: `${title}: ${format(value)}` });
-      part.style.width = 100 * value / most + "%";
-      return part;
-    }));
-    return make("li", {}, make("span", {}, name), track, make("span", { class: "value" }, format(sum), note ? " " + note : ""));
-  }));
-}
-
-function legendOf(names) {
-  return make("ul", { class: "legend" }, ...names.map((name, index) =>
-    make("li", {}, make("span", { class: "block f" + index % 7 }), name)));
-}
-
-function showTraffic() {
-  const { ranks, info } = state.details;
-  const sums = AXES.map((axis, index) => [axis, ranks.reduce((sum, rank) => sum + rank.sent_bytes[index], 0)]);
-  const used = sums.filter(([, value]) => value > 0);
-  const step = ranks.length > 0 ? Math.max(...ranks.map((rank) => rank.step)) : 0;
-  const planned = info.planned_wire_bytes !== null && info.planned_wire_bytes !== undefined
-    ? `Planned: ${sentBytes(info.planned_wire_bytes)} per step over all ranks.` : "";
-  byId("traffic").replaceChildren(
-    used.length === 0 ? make("p", { class: "hint" }, "Nothing was sent yet.")
-      : bars(used.map(([axis, value], index) => ({ name: axis, parts: [[axis, value, index]] })), sentBytes),
-    make("p", { class: "hint" }, used.length === 0 ? planned : `All ranks together, up to step ${step} of this attempt. ${planned}`));
-}
-
-/** Largest group whose matrix has room for numbers in its cells. */
-const MAX_NUMBERS = 16;
-
-function showMatrix() {
-  const matrix = state.planned && state.planned.matrix;
-  const area = byId("matrix");
-  if (matrix && state.fetched.matrix) return;
-  byId("matrix-note").textContent = matrix
-    ? `Bytes of a step by sender (row) and receiver (column), as the step program plans them. ${state.planned.matrix_note || ""}`
-    : state.plannedReason || "Not computed yet.";
-  area.hidden = !matrix;
-  if (!matrix) return;
-  state.fetched.matrix = true;
-  const most = Math.max(...matrix.flat(), 1);
-  if (matrix.length > MAX_NUMBERS) {
-    area.replaceChildren(pictureOf(matrix, most), largestPairs(matrix));
-    return;
-  }
-  const head = row(["", ...matrix.map((_, rank) => String(rank))], "th");
-  const body = matrix.map((values, rank) => make("tr", {}, make("th", { scope: "row" }, String(rank)),
-    ...values.map((value) => make("td", { class: heat(value / most) || null }, value === 0 ? "" : sentBytes(value)))));
-  area.replaceChildren(make("table", { class: "matrix" }, make("thead", {}, head), make("tbody", {}, ...body)));
-}
-
-/** A matrix as a picture: a square a pair, darker for more bytes. */
-function pictureOf(matrix, most) {
-  const size = 9;
-  const rects = matrix.flatMap((values, from) => values.map((value, to) => value === 0 ? null
-    : draw("rect", { x: to * size, y: from * size, width: size - 1, height: size - 1, class: "pair",
-      "fill-opacity": (0.15 + 0.85 * value / most).toFixed(2) }))).filter((it) => it !== null);
-  const edge = matrix.length * size;
-  return draw("svg", { viewBox: `0 0 ${edge} ${edge}`, class: "matrix-picture", role: "img",
-    "aria-label": "Communication matrix; the table below has its largest pairs" }, ...rects);
-}
-
-function largestPairs(matrix) {
-  const pairs = matrix.flatMap((values, from) => values.map((value, to) => [from, to, value]))
-    .filter(([, , value]) => value > 0).sort((a, b) => b[2] - a[2]);
-  const shown = pairs.slice(0, 40).map(([from, to, value]) => row([String(from), String(to), sentBytes(value)]));
-  return make("details", {}, make("summary", {}, `Largest of ${pairs.length} pairs`),
-    make("table", {}, make("thead", {}, row(["from rank", "to rank", "bytes"], "th")), make("tbody", {}, ...shown)));
-}
-
-/** Asynchronous updates: how many steps old the weights were that their gradients belong to. */
-function showStaleness() {
-  const all = Object.entries(state.details.staleness);
-  byId("staleness-title").hidden = all.length === 0;
-  byId("staleness").replaceChildren(...(all.length === 0 ? [] : [bars(all.map(([steps, gradients]) =>
-    ({ name: `${steps} update${steps === "1" ? "" : "s"} old`, parts: [["gradients", gradients, 0]] })), digits)]));
-}
-
-function showMemory() {
-  const { ranks, info } = state.details;
-  const planned = info.planned_memory || [];
-  const names = planned.length > 0 ? planned[0].parts.map(([name]) => name) : [];
-  const shown = planned.slice(0, 32);
-  const rows = shown.map(({ rank, parts }) => ({ name: `rank ${rank} planned`,
-    parts: parts.map(([name, value], index) => [name, value, index]) }));
-  const children = [];
-  if (rows.length > 0) {
-    children.push(legendOf(names), bars(rows, memoryBytes));
-    if (planned.length > shown.length) children.push(make("p", { class: "hint" }, `${planned.length - shown.length} more ranks`));
-    const table = make("table");
-    const details = make("details", {}, make("summary", {}, "Table of planned memory"), table);
-    // Filled when it is opened: it has a row a rank.
-    details.addEventListener("toggle", () => table.replaceChildren(make("thead", {}, row(["rank", ...names], "th")),
-      make("tbody", {}, ...planned.map(({ rank, parts }) =>
-        row([make("th", { scope: "row" }, String(rank)), ...parts.map(([, value]) => memoryBytes(value))])))));
-    children.push(details);
-  }
-  const measured = Math.max(0, ...ranks.map((rank) => rank.resident_bytes || 0));
-  const process = [];
-  if (info.planned_process_bytes) process.push({ name: "process, planned peak", parts: [["planned", info.planned_process_bytes, 0]] });
-  if (measured > 0) process.push({ name: "process, measured", parts: [["measured", measured, 1]] });
-  if (process.length > 0) children.push(make("h4", {}, "Largest process"), bars(process, memoryBytes));
-  if (children.length === 0) children.push(make("p", { class: "hint" }, "No plan for this recipe and no measurement yet."));
-  byId("memory").replaceChildren(...children);
-}
-
 // ---- Step --------------------------------------------------------------------------------------
 
 /** Kind of a task by the words of its action: the name of its colour. */
@@ -634,9 +466,12 @@ class Timeline {
   }
 
   show(tracks) {
-    this.tracks = tracks.filter((track) => track.spans.length > 0);
+    // The kind of a task is found once, not in every picture.
+    this.tracks = tracks.filter((track) => track.spans.length > 0).map((track) =>
+      ({ ...track, spans: track.spans.map(([start, duration, action]) => [start, duration, action, kindOf(action)]) }));
     this.figure.hidden = this.tracks.length === 0;
-    this.end = Math.max(0, ...this.tracks.flatMap((track) => track.spans.map(([start, duration]) => start + duration)));
+    this.end = 0;
+    for (const track of this.tracks) for (const [start, duration] of track.spans) this.end = Math.max(this.end, start + duration);
     if (!this.window || this.window[1] === 0 || this.window[1] > this.end * 1.2) this.window = [0, this.end];
     this.redraw();
     this.fillTable();
@@ -727,13 +562,12 @@ class Timeline {
       context.rect(this.left, top, width - this.left, this.height);
       context.clip();
       let drawn = -1;
-      for (const [start, duration, action] of track.spans) {
+      for (const [start, duration, action, kind] of track.spans) {
         if (start > last || start + duration < first) continue;
         const [x, end] = [place(start), place(start + duration)];
         // Of the spans within a pixel the first is drawn.
         if (end < drawn) continue;
         drawn = Math.ceil(end * ratio) / ratio;
-        const kind = kindOf(action);
         context.fillStyle = colours[kind];
         context.fillRect(x, top + 2, Math.max(end - x, 0.6), this.height - 4);
         if (end - x > 4) {
@@ -758,10 +592,12 @@ class Timeline {
 
   fillTable() {
     if (!this.details.open) return;
-    const rows = this.tracks.flatMap((track) => track.spans.map(([start, duration, action]) =>
+    // So many of each track that all together are no more than can be read.
+    const each = Math.max(2, Math.floor(400 / this.tracks.length));
+    const shown = this.tracks.flatMap((track) => track.spans.slice(0, each).map(([start, duration, action]) =>
       row([make("td", { class: "text" }, track.name), make("td", { class: "text" }, action), seconds(start), seconds(duration)])));
-    const shown = rows.slice(0, 400);
-    if (rows.length > shown.length) shown.push(row([make("td", { class: "text", colspan: "4" }, `${rows.length - shown.length} more`)]));
+    const hidden = this.tracks.reduce((sum, track) => sum + track.spans.length, 0) - shown.length;
+    if (hidden > 0) shown.push(row([make("td", { class: "text", colspan: "4" }, `${hidden} more`)]));
     this.table.replaceChildren(make("thead", {}, row([textHead("track"), textHead("task"), "start", "duration"], "th")), make("tbody", {}, ...shown));
   }
 }
@@ -784,35 +620,50 @@ function measuredTracks(rank, found) {
     ({ name: `rank ${rank}, ${index === 0 ? "measured" : "background"}`, spans: track.spans }));
 }
 
-function showStep() {
+/** Spans of the chosen step; those of a step do not change once they are known. */
+async function fetchSpans(step) {
+  const run = state.run;
+  if (step === "" || (state.spans && state.spans.run === run && state.spans.step === step)) return;
+  const ranks = await get(`/api/runs/${run}/spans?step=${step}`);
+  state.spans = { run, step, ranks };
+}
+
+async function showStep() {
   const sampled = byId("sampled");
-  const { spans } = state.details;
-  const names = spans.map(([step]) => String(step));
+  const names = state.details.sampled_steps.map(String);
   if ([...sampled.options].map((it) => it.value).join() !== names.join()) {
     const chosen = sampled.value;
     sampled.replaceChildren(...names.map((name) => make("option", { value: name }, name)));
     sampled.value = names.includes(chosen) && chosen !== "" ? chosen : names[names.length - 1] || "";
   }
+  const step = sampled.value;
+  const run = state.run;
+  await fetchSpans(step);
+  if (run !== state.run || step !== sampled.value) return;
+  // What has not changed is not drawn again: a run that trains would draw it twice a second.
+  const drawn = [run, step, state.planned ? 1 : 0, state.plannedReason].join();
+  if (drawn === state.drawnStep) return;
+  state.drawnStep = drawn;
   // Queues that hardly take time, such as decisions that all ranks make together, would hide the rest.
   const least = state.planned ? state.planned.seconds / 500 : 0;
   const planned = (state.planned ? state.planned.tracks : [])
     .filter((track) => track.spans.reduce((sum, [, duration]) => sum + duration, 0) > least)
     .map((track) => ({ ...track, name: track.name + ", planned" }));
-  const measured = spans.find(([step]) => String(step) === sampled.value);
   // The measured tracks of a rank are below its own plan.
-  const ranks = new Map([[0, measured ? measured[1] : []]]);
-  for (const [step, worker, found] of state.details.rank_spans) if (String(step) === sampled.value) ranks.set(worker, found);
+  const ranks = step !== "" && state.spans ? state.spans.ranks : [];
   const shown = [];
   for (const [rank, found] of [...ranks].sort(([one], [other]) => one - other)) {
     shown.push(...planned.filter((track) => track.name.startsWith(`rank ${rank} `)), ...measuredTracks(rank, found));
   }
-  shown.push(...planned.filter((track) => !shown.includes(track)));
-  timeline.show(shown);
+  const used = new Set(shown);
+  shown.push(...planned.filter((track) => !used.has(track)));
   const notes = [];
-  if (!measured) notes.push("No sampled step yet: steps 64, 128, 256 and so on have spans.");
+  if (ranks.length === 0) notes.push("No sampled step yet: steps 64, 128, 256 and so on have spans.");
   if (!state.planned) notes.push(state.plannedReason || "The planned program is being computed.");
   else if (state.planned.note) notes.push(state.planned.note);
   byId("step-note").textContent = notes.join(" ");
+  await new Promise(requestAnimationFrame);
+  timeline.show(shown);
 }
 
 async function fetchPlanned() {
@@ -911,12 +762,16 @@ function showRecord() {
 const SHOW = {
   training: async () => { await fetchCurves(); showRange(); await showCurves(); },
   workers: async () => {
-    for (const show of [showRanks, showTraffic, showStaleness, showMemory, showMatrix, fetchPlanned]) {
+    const run = state.run;
+    const stragglers = await get(`/api/runs/${run}/stragglers`);
+    if (run !== state.run) return;
+    state.stragglers = stragglers;
+    for (const show of [showRanks, showStragglers, showTraffic, showStaleness, showCompression, showMemory, showMatrix, fetchPlanned]) {
       await new Promise(requestAnimationFrame);
       show();
     }
   },
-  step: async () => { showStep(); fetchPlanned(); },
+  step: async () => { await showStep(); fetchPlanned(); },
   // Not awaited: a computation may take seconds.
   explain: async () => { showExplain(); },
   record: async () => showRecord(),
@@ -1002,7 +857,8 @@ function start() {
   byId("smoothing").addEventListener("input", showCurves);
   byId("log-scale").addEventListener("change", showCurves);
   byId("all-steps").addEventListener("click", () => setRange(null));
-  byId("sampled").addEventListener("change", showStep);
+  byId("sampled").addEventListener("change", () => refresh());
+  byId("straggler-figure").addEventListener("change", showStragglers);
   byId("step-in").addEventListener("click", () => timeline.zoom(0.6));
   byId("step-out").addEventListener("click", () => timeline.zoom(1.6));
   byId("step-all").addEventListener("click", () => timeline.reset());
@@ -1014,9 +870,9 @@ function start() {
     if (entry.contentRect.width === width) return;
     width = entry.contentRect.width;
     cancelAnimationFrame(resized);
-    resized = requestAnimationFrame(() => { charts.forEach((chart) => chart.redraw()); timeline.redraw(); });
+    resized = requestAnimationFrame(() => { charts.forEach((chart) => chart.redraw()); timeline.redraw(); stragglerMap.redraw(); });
   }).observe(byId("main"));
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => timeline.redraw());
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { timeline.redraw(); stragglerMap.redraw(); });
   const events = new EventSource("/api/live");
   events.addEventListener("runs", (event) => take(JSON.parse(event.data)));
   events.addEventListener("error", () => connection("lost", "no connection; trying again"));

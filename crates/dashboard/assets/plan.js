@@ -15,7 +15,14 @@ function address() {
   return "/api/plan?" + query;
 }
 
-const questions = new Questions((plan) => {
+/** Pause after the last change before the curves over devices, which take longest, are asked for. */
+const SCALING_PAUSE_MS = 600;
+let scalingTimer = null;
+const scaling = new Questions((answer) => byId("scaling").replaceChildren(...drawings(answer.pictures)));
+
+const questions = new Questions((plan, path) => {
+  clearTimeout(scalingTimer);
+  scalingTimer = setTimeout(() => scaling.ask(path.replace("/api/plan?", "/api/plan/scaling?")), SCALING_PAUSE_MS);
   byId("layout").textContent = plan.layout;
   byId("note").textContent = plan.not_runnable.length > 0
     ? "Only planned, not trained here: " + plan.not_runnable.join("; ") : "";

@@ -5,23 +5,31 @@
 //! | `/`, `/style.css`, `/app.js`, … | the page of the runs |
 //! | `/plan`, `/lab` | the pages of the planner and of the lab, if the caller computes for them |
 //! | `/api/runs` | an overview of all runs |
+//! | `/api/runs/N/steps?first=1&last=99` | its steps as a list, at most 10,000; page on with `first` |
 //! | `/api/runs/N/curves?columns=600&first=1&last=99` | curves of run `N`, down-sampled |
+//! | `/api/runs/N/stragglers` | waits of its ranks over evaluations |
+//! | `/api/runs/N/spans?step=64` | tasks of its ranks in a sampled step |
 //! | `/api/runs/N/details` | everything else about it |
 //! | `/api/runs/N/explain` | its diagnosis |
 //! | `/api/runs/N/planned` | the planned program of its step |
 //! | `/api/plan/choices`, `/api/plan?model=llama3-8b&device=…` | models and devices; a plan |
+//! | `/api/plan/scaling?model=llama3-8b&device=…` | throughput of the plan over devices |
 //! | `/api/lab/choices`, `/api/lab/experiment?name=…&param=…` | experiments; a run of one |
 //! | `/api/lab/walk?name=ring&ranks=4` | a schedule, round by round |
 //! | `/api/live` | an overview whenever one changes, as Server-Sent Events |
+//!
+//! `N` is the number of a run in the overview, or its name where that is no number.
 
 use crate::columns::Column;
+use crate::connections::IsTrusted;
 use crate::downsample::downsample;
 use crate::guard::{Guard, parameter};
-use crate::history::{Finished, LogLine, Rank, Sample, Started, TaskSpan};
+use crate::history::{Compressed, Finished, LogLine, Sample, Started};
 use crate::live;
 use crate::overview::overview;
 use crate::page::{HEADERS, RUN_PAGE, SHARED, TOOL_PAGES, without_tools};
-use crate::runs::{RunInfo, Runs, Table};
+use crate::ranks::Rank;
+use crate::runs::{Run, RunInfo, Runs, Table};
 use crate::tools::{Query, Sources, Tools};
 use axum::Router;
 use axum::body::Body;
@@ -42,6 +50,8 @@ use tokio::sync::{Mutex, Semaphore, oneshot, watch};
 /// Columns of a curve, by default and at most.
 const NUM_COLUMNS: usize = 600;
 const MAX_COLUMNS: usize = 4000;
+/// Most steps of an answer.
+const MAX_STEPS: usize = 10_000;
 /// Most streams of changes at once.
 const MAX_STREAMS: usize = 16;
 /// Longest computation that a request waits for.
@@ -114,13 +124,17 @@ impl Answers {
             router = router
                 .route("/api/plan/choices", get(plan_choices))
                 .route("/api/plan", get(plan))
+                .route("/api/plan/scaling", get(scaling))
                 .route("/api/lab/choices", get(lab_choices))
                 .route("/api/lab/experiment", get(experiment))
                 .route("/api/lab/walk", get(walk));
         }
         router
             .route("/api/runs", get(list))
+            .route("/api/runs/{run}/steps", get(steps))
             .route("/api/runs/{run}/curves", get(curves))
+            .route("/api/runs/{run}/stragglers", get(stragglers))
+            .route("/api/runs/{run}/spans", get(spans))
             .route("/api/runs/{run}/details", get(details))
             .route("/api/runs/{run}/explain", get(explain))
             .route("/api/runs/{run}/planned", get(planned))
@@ -135,14 +149,19 @@ impl Answers {
 async fn check(Shared(answers): Shared<Answers>, request: Request, next: Next) -> Response {
     let checked = answers.guard.check(request.method(), request.uri(), request.headers());
     let mut response = match checked {
-        Ok(_) => next.run(request).await,
+        Ok(_) => {
+            if let Some(is_trusted) = request.extensions().get::<IsTrusted>() {
+                is_trusted.set();
+            }
+            next.run(request).await
+        }
         Err((status, line)) => refuse(status, line),
     };
     let headers = response.headers_mut();
     for (name, value) in HEADERS {
         headers.insert(name, HeaderValue::from_static(value));
     }
-    if checked.is_ok_and(|accepted| accepted.has_token)
+    if checked.is_ok_and(|accepted| accepted.opens_page)
         && let Ok(cookie) = HeaderValue::from_str(&answers.guard.set_cookie())
     {
         headers.insert(header::SET_COOKIE, cookie);
@@ -159,21 +178,44 @@ fn json(status: StatusCode, text: String) -> Response {
 }
 
 fn no_run() -> Response {
-    refuse(StatusCode::NOT_FOUND, "there is no run with this number\n")
+    refuse(StatusCode::NOT_FOUND, "there is no run with this number or name\n")
 }
 
 async fn list(Shared(answers): Shared<Answers>) -> Response {
     json(StatusCode::OK, overview(&answers.table))
 }
 
-async fn curves(Shared(answers): Shared<Answers>, Path(run): Path<usize>, uri: Uri) -> Response {
-    let query = uri.query().unwrap_or_default();
-    let number = |name| parameter(query, name).and_then(|value| value.parse::<u64>().ok());
-    let num_columns = number("columns").map_or(NUM_COLUMNS, |columns| columns as usize);
-    let num_columns = num_columns.clamp(1, MAX_COLUMNS);
-    let range = [number("first").unwrap_or(0), number("last").unwrap_or(u64::MAX)];
+/// Number of the run that a target names: its number as the overview prints it, or its name.
+fn number_of(runs: &[Run], id: &str) -> Option<usize> {
+    let is_number = |number: &usize| number.to_string() == id && *number < runs.len();
+    let by_number = id.parse().ok().filter(is_number);
+    by_number.or_else(|| runs.iter().position(|run| run.name == id))
+}
+
+/// A whole number of a query.
+fn number(uri: &Uri, name: &str) -> Option<u64> {
+    parameter(uri.query().unwrap_or_default(), name)?.parse().ok()
+}
+
+/// First and last step that a query asks for.
+fn range(uri: &Uri) -> [u64; 2] {
+    [number(uri, "first").unwrap_or(0), number(uri, "last").unwrap_or(u64::MAX)]
+}
+
+/// The steps of a run for scripts: a list of objects, each with the figures of a step.
+async fn steps(Shared(answers): Shared<Answers>, Path(id): Path<String>, uri: Uri) -> Response {
     let runs = answers.table.lock();
-    let Some(run) = runs.get(run) else { return no_run() };
+    let Some(run) = number_of(&runs, &id) else { return no_run() };
+    let steps: Vec<_> = runs[run].history.columns().steps(range(&uri)).take(MAX_STEPS).collect();
+    json(StatusCode::OK, serde_json::to_string(&steps).expect("our values are JSON"))
+}
+
+async fn curves(Shared(answers): Shared<Answers>, Path(id): Path<String>, uri: Uri) -> Response {
+    let num_columns = number(&uri, "columns").map_or(NUM_COLUMNS, |columns| columns as usize);
+    let num_columns = num_columns.clamp(1, MAX_COLUMNS);
+    let range = range(&uri);
+    let runs = answers.table.lock();
+    let Some(run) = number_of(&runs, &id).map(|number| &runs[number]) else { return no_run() };
     let mut curves = Map::new();
     let mut add = |name: &str, points: Vec<(f64, f64)>| {
         let thinned = downsample(&points, num_columns);
@@ -206,16 +248,16 @@ struct Details<'a> {
     attempts: u64,
     skipped_steps: u64,
     ranks: Vec<&'a Rank>,
-    spans: Vec<&'a (u64, Vec<TaskSpan>)>,
-    rank_spans: Vec<&'a (u64, usize, Vec<TaskSpan>)>,
+    compressed: Option<&'a Compressed>,
+    sampled_steps: Vec<u64>,
     staleness: BTreeMap<u64, u64>,
     log: Vec<&'a LogLine>,
     samples: Vec<&'a Sample>,
 }
 
-async fn details(Shared(answers): Shared<Answers>, Path(run): Path<usize>) -> Response {
+async fn details(Shared(answers): Shared<Answers>, Path(id): Path<String>) -> Response {
     let runs = answers.table.lock();
-    let Some(run) = runs.get(run) else { return no_run() };
+    let Some(run) = number_of(&runs, &id).map(|number| &runs[number]) else { return no_run() };
     let history = &run.history;
     let details = Details {
         version: run.version,
@@ -226,9 +268,9 @@ async fn details(Shared(answers): Shared<Answers>, Path(run): Path<usize>) -> Re
         finished: history.finished(),
         attempts: history.num_attempts(),
         skipped_steps: history.num_skipped(),
-        ranks: history.ranks().collect(),
-        spans: history.spans().collect(),
-        rank_spans: history.rank_spans().collect(),
+        ranks: history.ranks().iter().collect(),
+        compressed: history.compressed(),
+        sampled_steps: history.sampled_steps().collect(),
         staleness: history.staleness(),
         log: history.log().collect(),
         samples: history.samples().collect(),
@@ -236,26 +278,42 @@ async fn details(Shared(answers): Shared<Answers>, Path(run): Path<usize>) -> Re
     json(StatusCode::OK, serde_json::to_string(&details).expect("our values are JSON"))
 }
 
-async fn explain(Shared(answers): Shared<Answers>, Path(run): Path<usize>) -> Response {
-    compute(answers, run, "explain", |runs, folder| runs.explain(&folder)).await
+/// Waits of the ranks from evaluation to evaluation.
+async fn stragglers(Shared(answers): Shared<Answers>, Path(id): Path<String>) -> Response {
+    let runs = answers.table.lock();
+    let Some(run) = number_of(&runs, &id).map(|number| &runs[number]) else { return no_run() };
+    let map = run.history.ranks().straggler_map();
+    json(StatusCode::OK, serde_json::to_string(&map).expect("our values are JSON"))
 }
 
-async fn planned(Shared(answers): Shared<Answers>, Path(run): Path<usize>) -> Response {
-    compute(answers, run, "planned", |runs, folder| runs.planned_step(&folder)).await
+/// Ranks with their tasks in a sampled step: id, action, start and duration.
+async fn spans(Shared(answers): Shared<Answers>, Path(id): Path<String>, uri: Uri) -> Response {
+    let runs = answers.table.lock();
+    let Some(run) = number_of(&runs, &id).map(|number| &runs[number]) else { return no_run() };
+    let spans = run.history.spans_of(number(&uri, "step").unwrap_or(0));
+    json(StatusCode::OK, serde_json::to_string(&spans).expect("our values are JSON"))
+}
+
+async fn explain(Shared(answers): Shared<Answers>, Path(id): Path<String>) -> Response {
+    compute(answers, &id, "explain", |runs, folder| runs.explain(&folder)).await
+}
+
+async fn planned(Shared(answers): Shared<Answers>, Path(id): Path<String>) -> Response {
+    compute(answers, &id, "planned", |runs, folder| runs.planned_step(&folder)).await
 }
 
 /// Computes an answer on a thread of its own, or repeats that of an unchanged run.
 async fn compute(
     answers: Answers,
-    number: usize,
+    id: &str,
     question: &'static str,
     work: fn(&dyn Runs, PathBuf) -> Result<Value, String>,
 ) -> Response {
-    let Some((folder, version)) =
-        answers.table.lock().get(number).map(|run| (run.folder.clone(), run.version))
-    else {
-        return no_run();
+    let found = {
+        let runs = answers.table.lock();
+        number_of(&runs, id).map(|at| (at, runs[at].folder.clone(), runs[at].version))
     };
+    let Some((number, folder, version)) = found else { return no_run() };
     let mut computed = answers.computed.lock().await;
     if let Some((of, status, text)) = computed.get(&(number, question))
         && *of == version
@@ -309,6 +367,10 @@ fn choices(answers: &Answers, of: fn(&dyn Tools) -> Value) -> Response {
 
 async fn plan(Shared(answers): Shared<Answers>, uri: Uri) -> Response {
     compute_with(answers, uri, "plan", |tools, query| tools.plan(query)).await
+}
+
+async fn scaling(Shared(answers): Shared<Answers>, uri: Uri) -> Response {
+    compute_with(answers, uri, "scaling", |tools, query| tools.scaling(query)).await
 }
 
 async fn experiment(Shared(answers): Shared<Answers>, uri: Uri) -> Response {

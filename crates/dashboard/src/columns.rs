@@ -1,6 +1,7 @@
 //! Figures of every step of a run, one column a figure.
 
-use serde::Serialize;
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
 
 /// Steps that are kept. A run with more keeps every second of them, then every fourth, and so on.
 const MAX_STEPS: usize = 1 << 19;
@@ -52,6 +53,26 @@ impl Column {
             Self::ExposedSeconds => "exposed_seconds",
             Self::StragglerSeconds => "straggler_seconds",
         }
+    }
+}
+
+/// A step with its figures: an object of JSON with `step` and the name of each column. A figure that
+/// is not finite is null.
+#[derive(Clone, Copy, Debug)]
+pub struct StepFigures<'a> {
+    columns: &'a Columns,
+    index: usize,
+}
+
+impl Serialize for StepFigures<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(1 + Column::ALL.len()))?;
+        map.serialize_entry("step", &self.columns.steps[self.index])?;
+        for column in Column::ALL {
+            let figures = &self.columns.figures[column as usize];
+            map.serialize_entry(column.name(), &figures[self.index])?;
+        }
+        map.end()
     }
 }
 
@@ -132,6 +153,13 @@ impl Columns {
         let range = range.start..range.end.max(range.start);
         let point = |index: usize| (self.steps[index] as f64, f64::from(figures[index]));
         range.map(point).collect()
+    }
+
+    /// Kept steps in a range with their figures, by name.
+    pub fn steps(&self, [first, last]: [u64; 2]) -> impl Iterator<Item = StepFigures<'_>> {
+        let start = self.steps.partition_point(|step| *step < first);
+        let indices = (start..self.steps.len()).take_while(move |at| self.steps[*at] <= last);
+        indices.map(|index| StepFigures { columns: self, index })
     }
 
     /// Median of the last `num_steps` steps of a column; `None` without steps.

@@ -31,8 +31,8 @@ pub type Refusal = (StatusCode, &'static str);
 /// An accepted request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accepted {
-    /// Whether the target has the token, so that a cookie is set.
-    pub has_token: bool,
+    /// Whether the target is the page with the token, so that a cookie is set.
+    pub opens_page: bool,
 }
 
 impl Guard {
@@ -76,15 +76,18 @@ impl Guard {
             return Err((StatusCode::MISDIRECTED_REQUEST, line));
         }
         let query = uri.query().unwrap_or_default();
-        let token = parameter(query, "token").filter(|_| uri.path() == "/");
-        let has_token = token.is_some_and(|token| self.token.is(token));
-        if !is_same_site(headers, host, has_token) {
+        let is_page = uri.path() == "/";
+        let is_for_scripts = uri.path().starts_with("/api/");
+        let has_token = (is_page || is_for_scripts)
+            && parameter(query, "token").is_some_and(|token| self.token.is(token));
+        if !is_same_site(headers, host, has_token && is_page) {
             return Err((StatusCode::FORBIDDEN, "requests of other sites are refused\n"));
         }
-        if has_token || self.has_cookie(headers) {
-            return Ok(Accepted { has_token });
+        if has_token || self.has_bearer(headers) || self.has_cookie(headers) {
+            return Ok(Accepted { opens_page: has_token && is_page });
         }
-        let line = "open the address that the command printed: it ends with ?token=...\n";
+        let line = "open the address that the command printed: it ends with ?token=...; scripts \
+                    send the token with each request, as ?token=... or Authorization: Bearer ...\n";
         Err((StatusCode::UNAUTHORIZED, line))
     }
 
@@ -95,6 +98,13 @@ impl Guard {
         name.parse::<IpAddr>().is_ok()
             || name.eq_ignore_ascii_case("localhost")
             || self.own_name.as_ref().is_some_and(|own| own.eq_ignore_ascii_case(name))
+    }
+
+    /// Whether the header for scripts has the token. A page of another site cannot send it.
+    fn has_bearer(&self, headers: &HeaderMap) -> bool {
+        let token =
+            single(headers, header::AUTHORIZATION).and_then(|it| it.strip_prefix("Bearer "));
+        token.is_some_and(|token| self.token.is(token))
     }
 
     fn has_cookie(&self, headers: &HeaderMap) -> bool {
@@ -188,8 +198,15 @@ mod tests {
         assert_eq!(with("/", &[]), 401);
         assert_eq!(with("/?token=", &[]), 401);
         assert_eq!(with(&format!("/?token={}0", &token[1..]), &[]), 401);
-        // The token opens the page only: other targets would leave it in logs.
-        assert_eq!(with(&format!("/api/runs?token={token}"), &[]), 401);
+        // Scripts have no cookie.
+        assert_eq!(with(&format!("/api/runs?token={token}"), &[]), 200);
+        assert_eq!(with(&format!("/api/runs?token={}0", &token[1..]), &[]), 401);
+        assert_eq!(with(&format!("/style.css?token={token}"), &[]), 401);
+        let bearer = format!("Bearer {token}");
+        assert_eq!(with("/api/runs", &[("authorization", &bearer)]), 200);
+        assert_eq!(with("/api/runs", &[("authorization", &token)]), 401);
+        assert_eq!(with("/api/runs", &[("authorization", "Bearer ")]), 401);
+        assert_eq!(with("/api/runs", &[("authorization", &bearer), ("authorization", "x")]), 401);
         let other_port = format!("lockstep-8081={token}");
         assert_eq!(with("/", &[("cookie", &other_port)]), 401);
         assert_eq!(with("/", &[("cookie", "lockstep-8080=")]), 401);
@@ -244,6 +261,12 @@ mod tests {
             status(&guard, "GET", &format!("/?token={token}"), &headers)
         };
         assert_eq!((with("document"), with("iframe"), with("empty")), (200, 403, 403));
+        let headers = [
+            ("host", "127.0.0.1:8080"),
+            ("sec-fetch-site", "cross-site"),
+            ("sec-fetch-dest", "document"),
+        ];
+        assert_eq!(status(&guard, "GET", &format!("/api/runs?token={token}"), &headers), 403);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! the bounded columns of its steps.
 
 use crate::columns::{Column, Columns};
+use crate::ranks::{MAX_RANKS, Ranks};
 use lockstep_telemetry::Event;
 use lockstep_telemetry::console::Sanitized;
 use serde::Serialize;
@@ -15,10 +16,8 @@ const MAX_SAMPLES: usize = 20;
 const MAX_POINTS: usize = 20_000;
 /// Sampled steps whose spans are kept.
 const MAX_SPAN_STEPS: usize = 8;
-/// Of those, steps of other ranks.
-const MAX_RANK_SPANS: usize = 15 * MAX_SPAN_STEPS;
-/// Ranks whose counters are kept.
-const MAX_RANKS: usize = 4096;
+/// Spans of other ranks in those steps.
+const MAX_RANK_SPANS: usize = 63 * MAX_SPAN_STEPS;
 
 /// Start of a run's attempt.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -50,25 +49,15 @@ pub struct Finished {
     pub run_seconds: f64,
 }
 
-/// Newest counters of a rank, and its rates since the counters before them.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[expect(missing_docs, reason = "the fields are those of `Event::RankCounters`")]
-pub struct Rank {
-    pub rank: usize,
+/// Gradient compression as last measured.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[expect(missing_docs, reason = "the fields are those of `Event::Compressed`")]
+pub struct Compressed {
     pub step: u64,
-    pub restarts: u64,
-    pub missed_steps: u64,
-    /// Bytes sent along the data, pipeline and tensor axes and for the strategy.
-    pub sent_bytes: [u64; 4],
-    pub exposed_seconds: f64,
-    pub straggler_seconds: f64,
-    pub resident_bytes: Option<u64>,
-    pub device_bytes: Option<u64>,
-    pub busy_share: Option<f64>,
-    pub clock_hertz: Option<f64>,
-    pub throttle_count: Option<u64>,
-    /// Exposed communication and straggler wait of a step, since the counters before these.
-    pub per_step: [f64; 2],
+    pub delta: f64,
+    pub residual_norm: f64,
+    pub message_bytes: u64,
+    pub dense_bytes: u64,
 }
 
 /// Kind of a line of the log.
@@ -117,7 +106,8 @@ pub struct History {
     columns: Columns,
     /// Curves beside those of the steps, by name.
     curves: BTreeMap<String, Points>,
-    ranks: BTreeMap<usize, Rank>,
+    ranks: Ranks,
+    compressed: Option<Compressed>,
     spans: VecDeque<(u64, Vec<TaskSpan>)>,
     /// Step, rank and spans of other ranks.
     rank_spans: VecDeque<(u64, usize, Vec<TaskSpan>)>,
@@ -187,10 +177,13 @@ impl History {
                 self.point("consensus_distance", *step, *distance);
             }
             Event::RoundFinished { step, drift, .. } => self.point("drift", *step, *drift),
-            Event::Compressed { step, delta, .. } => {
-                self.point("compression_error", *step, *delta);
+            &Event::Compressed { step, delta, residual_norm, message_bytes, dense_bytes } => {
+                self.point("compression_error", step, delta);
+                let compressed =
+                    Compressed { step, delta, residual_norm, message_bytes, dense_bytes };
+                self.compressed = Some(compressed);
             }
-            Event::RankCounters { .. } => self.count(event),
+            Event::RankCounters { .. } => self.ranks.count(event, self.attempt_step),
             Event::TaskSpans { step, spans } => {
                 push_bounded(&mut self.spans, MAX_SPAN_STEPS, (*step, spans.clone()));
             }
@@ -230,7 +223,7 @@ impl History {
         self.num_attempts += 1;
         self.attempt_step = self.step();
         self.finished = None;
-        self.ranks.clear();
+        self.ranks.start_attempt();
         self.staleness.clear();
         self.started = Some(Started {
             recipe_hash: recipe_hash.clone(),
@@ -254,6 +247,7 @@ impl History {
         for points in self.curves.values_mut() {
             points.retain(|(step, _)| *step <= last_step);
         }
+        self.ranks.forget_after(last_step);
         self.spans.retain(|(step, _)| *step <= last_step);
         self.rank_spans.retain(|(step, ..)| *step <= last_step);
     }
@@ -263,59 +257,6 @@ impl History {
             Some(points) => push_bounded(points, MAX_POINTS, (step, value)),
             None => _ = self.curves.insert(curve.to_owned(), Points::from([(step, value)])),
         }
-    }
-
-    fn count(&mut self, event: &Event) {
-        let &Event::RankCounters {
-            step,
-            worker,
-            restarts,
-            missed_steps,
-            data_bytes,
-            pipeline_bytes,
-            tensor_bytes,
-            strategy_bytes,
-            exposed_communication_seconds,
-            straggler_wait_seconds,
-            resident_bytes,
-            device_bytes,
-            busy_share,
-            clock_hertz,
-            throttle_count,
-            ..
-        } = event
-        else {
-            return;
-        };
-        if self.ranks.len() == MAX_RANKS && !self.ranks.contains_key(&worker) {
-            return;
-        }
-        let before = self.ranks.get(&worker).filter(|before| before.step < step);
-        let (before_step, exposed, straggler) = before
-            .map_or((self.attempt_step, 0.0, 0.0), |it| {
-                (it.step, it.exposed_seconds, it.straggler_seconds)
-            });
-        let steps = step.saturating_sub(before_step).max(1) as f64;
-        let per_step = [
-            (exposed_communication_seconds - exposed) / steps,
-            (straggler_wait_seconds - straggler) / steps,
-        ];
-        let rank = Rank {
-            rank: worker,
-            step,
-            restarts,
-            missed_steps,
-            sent_bytes: [data_bytes, pipeline_bytes, tensor_bytes, strategy_bytes],
-            exposed_seconds: exposed_communication_seconds,
-            straggler_seconds: straggler_wait_seconds,
-            resident_bytes,
-            device_bytes,
-            busy_share,
-            clock_hertz,
-            throttle_count,
-            per_step,
-        };
-        self.ranks.insert(worker, rank);
     }
 
     /// Appends to the log what people would look for in it.
@@ -410,9 +351,27 @@ impl History {
         self.curves.get(curve)?.back().copied()
     }
 
-    /// Newest counters of the ranks.
-    pub fn ranks(&self) -> impl Iterator<Item = &Rank> {
-        self.ranks.values()
+    /// Counters of the ranks.
+    pub fn ranks(&self) -> &Ranks {
+        &self.ranks
+    }
+
+    /// Gradient compression as last measured; absent where nothing is compressed.
+    pub fn compressed(&self) -> Option<&Compressed> {
+        self.compressed.as_ref()
+    }
+
+    /// Sampled steps, oldest first.
+    pub fn sampled_steps(&self) -> impl Iterator<Item = u64> {
+        self.spans.iter().map(|(step, _)| *step)
+    }
+
+    /// Ranks with their spans of a sampled step, rank 0 first.
+    pub fn spans_of(&self, step: u64) -> Vec<(usize, &[TaskSpan])> {
+        let own = self.spans.iter().filter(|(of, _)| *of == step);
+        let others = self.rank_spans.iter().filter(|(of, ..)| *of == step);
+        let own = own.map(|(_, spans)| (0, spans.as_slice()));
+        own.chain(others.map(|(_, rank, spans)| (*rank, spans.as_slice()))).collect()
     }
 
     /// Sampled steps with the spans of other ranks, oldest first.
@@ -498,28 +457,6 @@ mod tests {
         }
     }
 
-    fn counters(step: u64, worker: usize, exposed: f64) -> Event {
-        Event::RankCounters {
-            step,
-            worker,
-            restarts: 0,
-            missed_steps: 0,
-            data_bytes: 7 * step,
-            pipeline_bytes: 0,
-            tensor_bytes: 0,
-            strategy_bytes: 0,
-            exposed_communication_seconds: exposed,
-            straggler_wait_seconds: 0.0,
-            resident_bytes: Some(1),
-            device_bytes: None,
-            busy_share: None,
-            clock_hertz: None,
-            throttle_count: None,
-            first_rank_on_host: None,
-            memory: None,
-        }
-    }
-
     fn evaluated(step: u64, loss: f64) -> Event {
         Event::Evaluated {
             step,
@@ -530,6 +467,16 @@ mod tests {
         }
     }
 
+    fn compressed(step: u64) -> Event {
+        Event::Compressed {
+            step,
+            delta: 0.25,
+            residual_norm: 2.0,
+            message_bytes: 100,
+            dense_bytes: 3200,
+        }
+    }
+
     #[test]
     fn an_attempt_after_a_failure_replaces_the_lost_steps() {
         let mut history = History::default();
@@ -537,24 +484,16 @@ mod tests {
             history.take(1.0, &step(number, number as f64));
         }
         history.take(1.0, &evaluated(5, 9.0));
+        history.take(1.0, &compressed(5));
         history.take(0.5, &Event::Restored { step: 3, path: "p".to_owned() });
         history.take(1.0, &step(4, 0.25));
         history.take(1.0, &evaluated(4, 8.0));
         let all = [0, u64::MAX];
         assert_eq!(history.columns().points(Column::Loss, all)[3..], [(4.0, 0.25)]);
         assert_eq!(history.curve("validation_loss", all), [(4.0, 8.0)]);
+        assert_eq!(history.compressed().map(|it| it.dense_bytes / it.message_bytes), Some(32));
         assert_eq!(history.step(), 4);
         assert_eq!(history.log().last().unwrap().text, "resumed after step 3 from p");
-    }
-
-    #[test]
-    fn rates_of_a_rank_are_those_since_its_last_counters() {
-        let mut history = History::default();
-        history.take(1.0, &counters(10, 1, 2.0));
-        history.take(1.0, &counters(30, 1, 4.0));
-        let ranks: Vec<&Rank> = history.ranks().collect();
-        assert_eq!((ranks.len(), ranks[0].per_step[0]), (1, 0.1));
-        assert_eq!(ranks[0].sent_bytes, [210, 0, 0, 0]);
     }
 
     #[test]
@@ -572,6 +511,9 @@ mod tests {
         assert_eq!(history.log().count(), MAX_LOG_LINES);
         assert_eq!(history.samples().count(), MAX_SAMPLES);
         assert_eq!(history.spans().count(), MAX_SPAN_STEPS);
+        assert_eq!(history.sampled_steps().last(), Some(999));
+        assert_eq!(history.spans_of(999).iter().map(|(rank, _)| *rank).collect::<Vec<_>>(), [0, 2]);
+        assert!(history.spans_of(1000).is_empty());
         assert_eq!(history.rank_spans().count(), MAX_RANK_SPANS);
         assert_eq!(
             history.rank_spans().last().map(|(step, worker, _)| (*step, *worker)),

@@ -4,14 +4,15 @@
 //! browsers. A request never opens a file: runs are named by their number in a table.
 //!
 //! # Layout
-//! - [`history`]: the events of a run, bounded in memory; [`columns`]: its steps
+//! - [`history`]: the events of a run, bounded in memory; [`columns`]: its steps; [`ranks`]: its ranks
 //! - [`mod@downsample`]: curves as few points as a screen has pixels
 //! - [`tools`]: what the pages of the planner and the lab ask
 //! - [`runs`]: the table of runs, and what the caller knows about each; [`watch`]: the thread that
 //!   follows their event files
 //! - [`token`], [`guard`]: rules for requests; [`api`]: targets and answers; `overview`: all runs;
 //!   [`live`]: pushed changes
-//! - [`server`]: connections and their limits; `stall`: an end for those that do not read
+//! - [`server`]: connections with their deadlines; [`connections`]: which makes room for one more;
+//!   `stall`: an end for those that do not read
 //! - [`page`]: the page's files
 //!
 //! # Example
@@ -28,6 +29,8 @@
 //! ```
 
 pub mod columns;
+pub mod ranks;
+
 pub mod history;
 
 pub mod downsample;
@@ -40,6 +43,7 @@ pub mod tools;
 pub mod guard;
 pub mod token;
 
+pub mod connections;
 mod overview;
 
 pub mod api;

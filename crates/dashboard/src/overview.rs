@@ -11,6 +11,8 @@ const RECENT_STEPS: usize = 100;
 #[derive(Serialize)]
 struct Overview<'a> {
     run: usize,
+    /// The run in targets of requests.
+    id: usize,
     name: &'a str,
     state: &'a State,
     version: u64,
@@ -39,6 +41,7 @@ fn overview_of((number, run): (usize, &Run)) -> Overview<'_> {
     let median = |column| finite(history.columns().recent_median(column, RECENT_STEPS));
     Overview {
         run: number,
+        id: number,
         name: &run.name,
         state: &run.state,
         version: run.version,

@@ -26,8 +26,9 @@ pub const SHARED: [Asset; 3] = [
 ];
 
 /// The page of the runs.
-pub const RUN_PAGE: [Asset; 2] = [
+pub const RUN_PAGE: [Asset; 3] = [
     asset!("/", "text/html; charset=utf-8", "../assets/index.html"),
+    asset!("/workers.js", "text/javascript; charset=utf-8", "../assets/workers.js"),
     asset!("/app.js", "text/javascript; charset=utf-8", "../assets/app.js"),
 ];
 
@@ -97,7 +98,7 @@ mod tests {
 
     #[test]
     fn a_page_without_tools_has_no_links_to_them() {
-        let [page, _] = RUN_PAGE;
+        let [page, ..] = RUN_PAGE;
         let links = ["href=\"/plan\"", "href=\"/lab\""];
         assert!(links.iter().all(|link| page.text.contains(link)), "{}", page.text);
         let page = without_tools(page.text);

@@ -1,9 +1,12 @@
 //! Connections of the dashboard, all on one thread, and their limits.
 //!
-//! Every connection has deadlines: for the head of a request, for each write, and as a whole. There
-//! is a largest number of them; one more is refused with 503. Heads have a largest size.
+//! Every connection has deadlines: for the head of a request, for each write, and as a whole. Heads
+//! have a largest size. There is a largest number of connections. At the limit, one more takes the
+//! place of the oldest that has sent no accepted request, so that connections without the token
+//! cannot keep a page out; where all have sent one, it is refused with 503.
 
 use crate::api::Answers;
+use crate::connections::{Connections, IsTrusted};
 use crate::guard::Guard;
 use crate::runs::Table;
 use crate::stall::WriteDeadline;
@@ -11,7 +14,10 @@ use crate::token::Token;
 use crate::tools::Sources;
 use crate::watch::Watcher;
 use axum::Router;
+use axum::http::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use lockstep_platform::{JoinHandle, ThreadError, World};
@@ -21,15 +27,14 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, Semaphore};
+use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 
 /// Largest head of a request; the smallest that `hyper` allows.
 const MAX_HEAD_BYTES: usize = 8192;
 /// Most headers of a request.
 const MAX_HEADERS: usize = 64;
-/// Most connections at once.
-pub const MAX_CONNECTIONS: usize = 64;
 /// Most connections at once that are being refused with an answer; others are closed.
 const MAX_REFUSALS: usize = 16;
 /// Wait after the system has refused to accept a connection, such as for too many open files.
@@ -98,6 +103,7 @@ impl Server {
     pub fn start(
         world: &World,
         listen: &str,
+        token: Token,
         sources: Sources,
         limits: Limits,
     ) -> Result<Self, ServeError> {
@@ -107,7 +113,6 @@ impl Server {
             ServeError::Listen { addr: listen.to_owned(), reason: plain_reason(&error) }
         })?;
         let addr = listener.local_addr().map_err(failed)?;
-        let token = Token::random(world.entropy());
         // A browser on this host reaches a server that listens on all addresses by the local one.
         let host = match addr.ip() {
             ip if ip.is_unspecified() => format!("127.0.0.1:{}", addr.port()),
@@ -162,7 +167,7 @@ fn run(
 }
 
 async fn accept(listener: TcpListener, router: Router, limits: Limits) {
-    let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let mut connections = Connections::default();
     let refusals = Arc::new(Semaphore::new(MAX_REFUSALS));
     loop {
         let Ok((stream, _)) = listener.accept().await else {
@@ -171,8 +176,13 @@ async fn accept(listener: TcpListener, router: Router, limits: Limits) {
         };
         // An event is one small message: it is sent at once.
         let _ = stream.set_nodelay(true);
-        if let Ok(permit) = Arc::clone(&connections).try_acquire_owned() {
-            tokio::spawn(serve(stream, router.clone(), limits, permit));
+        if connections.make_room() {
+            let is_trusted = IsTrusted::default();
+            let served = serve(stream, router.clone(), limits, is_trusted.clone());
+            let task = tokio::spawn(served);
+            connections.add(is_trusted, task.abort_handle());
+            // What has arrived already is read before the next one can take the place.
+            yield_now().await;
         } else if let Ok(permit) = Arc::clone(&refusals).try_acquire_owned() {
             tokio::spawn(async move {
                 let _ = timeout(REFUSAL_TIME, refuse(stream)).await;
@@ -182,14 +192,19 @@ async fn accept(listener: TcpListener, router: Router, limits: Limits) {
     }
 }
 
-async fn serve(stream: TcpStream, router: Router, limits: Limits, _permit: OwnedSemaphorePermit) {
+async fn serve(stream: TcpStream, router: Router, limits: Limits, is_trusted: IsTrusted) {
+    let router = TowerToHyperService::new(router);
+    let answer = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(is_trusted.clone());
+        router.call(request)
+    });
     let stream = TokioIo::new(WriteDeadline::new(stream, limits.write));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.head)
         .max_buf_size(MAX_HEAD_BYTES)
         .max_headers(MAX_HEADERS)
-        .serve_connection(stream, TowerToHyperService::new(router));
+        .serve_connection(stream, answer);
     // A broken connection concerns its browser alone.
     let _ = timeout(limits.connection, connection).await;
 }

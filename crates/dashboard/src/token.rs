@@ -6,7 +6,12 @@ use std::fmt::Write;
 /// Random bytes of a token.
 const NUM_BYTES: usize = 16;
 
-/// A token of 32 hexadecimal digits.
+/// Most characters of a chosen token.
+const MAX_CHARS: usize = 128;
+/// A chosen token with fewer characters may be guessed.
+const SAFE_CHARS: usize = 16;
+
+/// A token: 32 random hexadecimal digits, or chosen characters.
 #[derive(Clone)]
 pub struct Token {
     text: String,
@@ -24,7 +29,20 @@ impl Token {
         Self { text }
     }
 
-    /// The digits. They belong into the printed address and the cookie, nowhere else.
+    /// A chosen token, for scripts that know it in advance. Its characters need no escapes in an
+    /// address or a cookie; `None` for others.
+    pub fn chosen(text: &str) -> Option<Self> {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        let is_token = (1..=MAX_CHARS).contains(&text.len()) && text.chars().all(is_plain);
+        is_token.then(|| Self { text: text.to_owned() })
+    }
+
+    /// Whether the token is so short that it may be guessed.
+    pub fn is_short(&self) -> bool {
+        self.text.len() < SAFE_CHARS
+    }
+
+    /// The characters. They belong into the printed address and the cookie, nowhere else.
     pub fn as_str(&self) -> &str {
         &self.text
     }
@@ -56,5 +74,10 @@ mod tests {
         assert!(!token.is("") && !token.is(&token.as_str()[1..]));
         assert!(!token.is(&(token.as_str().to_owned() + "0")));
         assert_eq!(format!("{token:?}"), "Token(..)");
+        let chosen = Token::chosen("my-token_1.0").unwrap();
+        assert!(chosen.is("my-token_1.0") && chosen.is_short() && !token.is_short());
+        for bad in ["", "a b", "a;b", "a=b", "a&b", "a%20", "a\r\nb", "ü", &"a".repeat(129)] {
+            assert!(Token::chosen(bad).is_none(), "{bad:?}");
+        }
     }
 }

@@ -58,6 +58,9 @@ pub trait Tools: Send + Sync {
     /// The best layouts of a model on a cluster, with pictures.
     fn plan(&self, query: &Query) -> Result<Value, String>;
 
+    /// Pictures of the throughput of the model over numbers of devices.
+    fn scaling(&self, query: &Query) -> Result<Value, String>;
+
     /// The experiments of the lab with their parameters, and the names of the walks.
     fn lab_choices(&self) -> Value;
 

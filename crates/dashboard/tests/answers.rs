@@ -28,7 +28,9 @@ fn the_address_opens_the_page_and_sets_a_cookie() {
     assert!(head.contains("x-content-type-options: nosniff"));
     assert!(head.contains("cache-control: no-store"));
     // Files of the page come with the cookie, which is not set again.
-    for path in ["/app.js", "/elements.js", "/style.css", "/icon.svg", "/", "/plan", "/lab"] {
+    for path in
+        ["/app.js", "/workers.js", "/elements.js", "/style.css", "/icon.svg", "/", "/plan", "/lab"]
+    {
         let answer = fixture.get(path, "Sec-Fetch-Site: same-origin\r\n");
         assert_eq!(status(&answer), 200, "{path}");
         assert!(!answer.to_lowercase().contains("set-cookie"), "{path}");
@@ -62,6 +64,25 @@ fn curves_details_and_reports_follow_the_events() {
     assert_eq!(curves["curves"]["validation_loss"]["y"][0], 0.5);
     let part = fixture.json("/api/runs/0/curves?first=10&last=12");
     assert_eq!(part["curves"]["loss"]["x"], serde_json::json!([10.0, 11.0, 12.0]));
+    // Scripts get all figures of the steps in a list, and send the token instead of a cookie.
+    let steps = fixture.json("/api/runs/0/steps");
+    let steps = steps.as_array().unwrap();
+    assert_eq!((steps.len(), &steps[4]["step"], &steps[4]["loss"]), (5001, &5.into(), &0.2.into()));
+    assert_eq!((&steps[5000]["loss"], &steps[5000]["step_seconds"]), (&Value::Null, &0.5.into()));
+    let (addr, token) = (fixture.addr(), fixture.token());
+    let by_script = |target: &str, more: &str| {
+        let head = format!("Host: {addr}\r\nConnection: close\r\n{more}\r\n");
+        fixture.send(format!("GET {target} HTTP/1.1\r\n{head}").as_bytes())
+    };
+    let target = format!("/api/runs/{}/steps?first=7&last=7", runs[0]["id"]);
+    let expected = by_script(&format!("{target}&token={token}"), "");
+    assert!(body(&expected).starts_with("[{\"step\":7,\"loss\":0.142857"), "{expected}");
+    assert!(!expected.to_lowercase().contains("set-cookie"), "{expected}");
+    let bearer = by_script(&target, &format!("Authorization: Bearer {token}\r\n"));
+    assert_eq!(body(&bearer), body(&expected));
+    let name = runs[0]["name"].as_str().unwrap();
+    assert_eq!(fixture.json(&format!("/api/runs/{name}/steps?first=7&last=7"))[0]["step"], 7);
+    assert_eq!(status(&by_script(&target, "")), 401);
     let details = fixture.json("/api/runs/0/details");
     assert_eq!(details["log"][0]["text"], "<script>alert(1)</script>");
     assert_eq!(fixture.json("/api/runs/0/explain")["verdict"], "compute");
@@ -100,6 +121,7 @@ fn the_planner_and_the_lab_get_their_queries_whole() {
     assert_eq!(fixture.json("/api/plan?model=gpt3%2D175b")["model"], "gpt3-175b");
     let answer = fixture.json("/api/lab/experiment?param=ranks%3D8&param=bytes%3D1+MB");
     assert_eq!(answer["params"], serde_json::json!(["ranks=8", "bytes=1 MB"]));
+    assert!(fixture.json("/api/plan/scaling?model=x")["pictures"].is_array());
     let same_site = "Sec-Fetch-Site: same-origin\r\n";
     for (path, code) in [("/api/plan", 409), ("/api/plan?model=%ff", 400), ("/api/lab/other", 404)]
     {

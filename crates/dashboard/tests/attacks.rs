@@ -4,8 +4,9 @@
 
 mod common;
 
-use common::{Fixture, body, status, step};
-use lockstep_dashboard::server::{Limits, MAX_CONNECTIONS};
+use common::{Fixture, LONG, body, status, step};
+use lockstep_dashboard::connections::MAX_CONNECTIONS;
+use lockstep_dashboard::server::Limits;
 use lockstep_platform::Stream;
 use std::io::{Read, Write};
 use std::time::Duration;
@@ -145,26 +146,56 @@ fn a_client_that_sends_or_reads_slowly_is_closed() {
     assert_eq!(status(&fixture.get("/", "")), 200, "others are served");
 }
 
+/// A request that keeps its connection.
+fn ask_and_keep(fixture: &Fixture, cookie: &str) -> (Box<dyn Stream>, u16) {
+    let mut stream = fixture.connect();
+    let addr = fixture.addr();
+    let request = format!("GET /icon.svg HTTP/1.1\r\nHost: {addr}\r\nCookie: {cookie}\r\n\r\n");
+    let mut answer = [0; 256];
+    let len = stream.write_all(request.as_bytes()).and_then(|()| stream.read(&mut answer));
+    (stream, status(&String::from_utf8_lossy(&answer[..len.unwrap_or(0)])))
+}
+
 #[test]
-fn a_thousand_idle_connections_are_refused_or_closed_and_then_others_are_served() {
+fn a_thousand_idle_connections_make_room_for_a_browser_and_a_full_house_of_browsers_does_not() {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let raised = rustix::process::Rlimit { current: limit.maximum, ..limit };
     rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).unwrap();
-    let fixture = Fixture::new(SHORT);
-    let clock = fixture.world.clock();
+    // With the deadlines of a user: nothing is closed because of its time.
+    let fixture = Fixture::new(Limits::default());
+    let (mut browser, of_browser) = ask_and_keep(&fixture, &fixture.cookie());
+    assert_eq!(of_browser, 200);
     let idle: Vec<Box<dyn Stream>> = (0..1000).map(|_| fixture.connect()).collect();
-    // Those beyond the limit have an answer, or an end, without having sent anything.
-    let mut num_refused = 0;
-    for mut stream in idle {
+    assert_eq!(status(&fixture.get("/", "")), 200, "a browser takes the place of the oldest");
+    // Strangers are answered, but their places are free for others as well.
+    let strangers: Vec<_> = (0..100).map(|_| ask_and_keep(&fixture, "lockstep-1=x")).collect();
+    assert!(strangers.iter().all(|(_, code)| *code == 401));
+    let mut num_closed = 0;
+    for mut stream in idle.into_iter().take(1000 - MAX_CONNECTIONS) {
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer);
-        num_refused += usize::from(status(&String::from_utf8_lossy(&answer)) == 503);
+        num_closed += usize::from(answer.is_empty());
     }
-    assert!(num_refused > 0 && num_refused <= 1000 - MAX_CONNECTIONS, "{num_refused} refused");
-    // All of them have ended, so there is room again.
-    let start = clock.now();
+    assert_eq!(num_closed, 1000 - MAX_CONNECTIONS, "idle ones were closed without an answer");
+    // The first browser has kept its connection through all of this.
+    let request = format!(
+        "GET /icon.svg HTTP/1.1\r\nHost: {}\r\nCookie: {}\r\n\r\n",
+        fixture.addr(),
+        fixture.cookie()
+    );
+    browser.write_all(request.as_bytes()).unwrap();
+    assert!(browser.read(&mut [0; 256]).unwrap() > 0, "it is closed");
+    // Browsers with the token are not closed for each other.
+    let browsers: Vec<_> =
+        (0..2 * MAX_CONNECTIONS).map(|_| ask_and_keep(&fixture, &fixture.cookie())).collect();
+    let served = browsers.iter().filter(|(_, code)| *code == 200).count();
+    assert_eq!(served, MAX_CONNECTIONS - 1, "beside the first one");
+    assert!(browsers[MAX_CONNECTIONS..].iter().any(|(_, code)| *code == 503));
+    // Those that leave make room.
+    drop(browsers);
+    let start = fixture.world.clock().now();
     while status(&fixture.get("/", "")) != 200 {
-        assert!(clock.since(start) < 4 * SHORT.head, "no room");
+        assert!(fixture.world.clock().since(start) < LONG, "no room");
     }
 }
 

@@ -8,7 +8,7 @@ use crate::prediction;
 use crate::quantity::{count, percent, si_bytes};
 use lockstep_config::units::{Bytes, Seconds};
 use lockstep_dashboard::columns::Column;
-use lockstep_dashboard::history::Rank;
+use lockstep_dashboard::ranks::Rank;
 use lockstep_dashboard::{History, Runs, State, downsample};
 use lockstep_platform::World;
 use lockstep_telemetry::json_lines::{Change, Follower};
@@ -187,7 +187,7 @@ impl Watched {
     }
 
     fn rows(&self) -> Vec<[String; 8]> {
-        self.history.ranks().map(cells).collect()
+        self.history.ranks().iter().map(cells).collect()
     }
 
     /// A table of the moment.

@@ -3,6 +3,7 @@
 use lockstep_platform::{Deadline, FileKind, ScratchDir, World};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -98,6 +99,12 @@ impl Folder {
         let parent = path.parent().expect("it is in the folder");
         self.world.files().create_dir_all(parent).expect("folders can be made");
         self.world.files().write_atomic(&path, bytes).expect("files can be written");
+    }
+
+    /// Adds to the end of a file.
+    pub(crate) fn append(&self, name: &str, bytes: &[u8]) {
+        let mut file = self.world.files().append(&self.path().join(name)).expect("it is there");
+        file.write_all(bytes).expect("files can be written");
     }
 
     pub(crate) fn read(&self, name: &str) -> Vec<u8> {

@@ -5,7 +5,7 @@ use crate::process::Folder;
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use rustix::termios::{Winsize, tcsetwinsize};
+use rustix::termios::{LocalModes, Winsize, tcsetwinsize};
 use std::process::{Child, Stdio};
 
 /// Steps of the runs; the live line shows them as `/60`.
@@ -20,7 +20,14 @@ struct Session {
 }
 
 impl Session {
+    /// Trains.
     fn start(folder: &Folder, columns: u16, sets: &[&str], env: &[(&str, &str)]) -> Self {
+        let mut arguments = vec!["train", "--preset", "tiny"];
+        arguments.extend(sets.iter().flat_map(|set| ["--set", set]));
+        Self::of_command(folder, columns, &arguments, env)
+    }
+
+    fn of_command(folder: &Folder, columns: u16, arguments: &[&str], env: &[(&str, &str)]) -> Self {
         let controller =
             openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("there are pseudo-terminals");
         grantpt(&controller).expect("it is ours");
@@ -29,15 +36,16 @@ impl Session {
         let name = ptsname(&controller, Vec::new()).expect("it has a name");
         let flags = OFlags::RDWR | OFlags::NOCTTY;
         let user = rustix::fs::open(name.as_c_str(), flags, Mode::empty()).expect("it opens");
-        let mut arguments = vec!["train", "--preset", "tiny"];
-        arguments.extend(sets.iter().flat_map(|set| ["--set", set]));
-        let mut command = folder.command(&arguments);
+        let mut command = folder.command(arguments);
         for name in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS", "LOCKSTEP_CALIBRATION"] {
             command.env_remove(name);
         }
         // Without a calibration the peak is measured.
         command.env("TERM", "xterm-256color").env("XDG_CACHE_HOME", folder.path());
         command.envs(env.iter().copied());
+        if arguments[0] == "top" {
+            command.stdin(Stdio::from(user.try_clone().expect("a second handle")));
+        }
         command.stdout(Stdio::from(user.try_clone().expect("a second handle")));
         command.stderr(Stdio::from(user));
         let child = command.spawn().expect("the binary starts");
@@ -60,6 +68,10 @@ impl Session {
                 }
             }
         }
+    }
+
+    fn press(&self, keys: &[u8]) {
+        rustix::io::write(&self.controller, keys).expect("the terminal takes keys");
     }
 
     /// Reads until the output after `from` contains `text`.
@@ -296,6 +308,61 @@ fn a_resized_terminal_gets_a_line_that_fits() {
     let last = drawn[drawn.len() - 2].trim_end_matches('\r');
     assert!(last.starts_with("step "), "{last:?}");
     assert!(last.chars().count() < 40, "{last:?}");
+}
+
+/// Lines of an event file: steps in a range, and counters of three ranks.
+fn events(steps: std::ops::RangeInclusive<u32>) -> String {
+    let line = |event: &str| format!("{{\"v\":2,\"seconds\":1.0,\"rank\":0,{event}}}\n");
+    let last = *steps.end();
+    let step = |step: u32| {
+        line(&format!(
+            "\"event\":\"step\",\"step\":{step},\"loss\":{}.5,\"lr\":0.1,\"grad_norm\":1.0,\
+             \"tokens_per_second\":10.0,\"step_seconds\":0.5,\"data_wait_seconds\":0.0,\
+             \"exposed_communication_seconds\":0.0,\"is_skipped\":false",
+            1000 - step
+        ))
+    };
+    let counters = |worker: u32| {
+        line(&format!(
+            "\"event\":\"rank_counters\",\"step\":{last},\"worker\":{worker},\"restarts\":0,\
+             \"missed_steps\":0,\"data_bytes\":2000,\"pipeline_bytes\":0,\"tensor_bytes\":0,\
+             \"strategy_bytes\":0,\"exposed_communication_seconds\":5.0,\
+             \"straggler_wait_seconds\":0.0"
+        ))
+    };
+    steps.map(step).chain((0..3).map(counters)).collect()
+}
+
+#[test]
+fn top_follows_a_growing_run_obeys_keys_and_restores_the_terminal() {
+    let folder = Folder::new();
+    folder.succeed(&["train", "--preset", "tiny", "--steps", "2", "--quiet"]);
+    folder.write("runs/0001/events.jsonl", events(3..=40).as_bytes());
+    let mut session = Session::of_command(&folder, 100, &["top", "runs/0001"], &[]);
+    let controller = session.controller.try_clone().expect("a second handle");
+    let is_line_by_line = || {
+        let modes = rustix::termios::tcgetattr(&controller).expect("a terminal").local_modes;
+        modes.contains(LocalModes::ICANON | LocalModes::ECHO)
+    };
+    session.read_until(0, "straggler/step");
+    session.read_until(0, "960.5");
+    assert!(session.text().contains("\x1b[?1049h"), "a screen of its own");
+    assert!(!is_line_by_line(), "keys come one by one");
+
+    // The picture follows the file. Only cells that change are drawn, and all of them at a new size.
+    folder.append("runs/0001/events.jsonl", events(41..=77).as_bytes());
+    resize(&controller, 90);
+    session.read_until(0, "923.5");
+
+    // The selected rank is drawn in reverse, and an arrow selects the next one.
+    let from = session.output.len();
+    session.press(b"\x1b[B");
+    session.read_until(from, "\x1b[7m");
+    session.press(b"q");
+    let output = session.finish();
+    assert!(output.contains("\x1b[?1049l"), "the former screen is back: {output:?}");
+    assert!(output.rfind("\x1b[?25h") > output.rfind("\x1b[?25l"), "so is the cursor");
+    assert!(is_line_by_line(), "the terminal is as before");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use lockstep_dashboard::server::Limits;
+use lockstep_dashboard::token::Token;
 use lockstep_dashboard::{Query, RunInfo, Runs, ServeError, Server, Sources, State, Tools};
 use lockstep_platform::{ScratchDir, Stream, World};
 use lockstep_telemetry::{Event, Stamped, VERSION};
@@ -58,6 +59,10 @@ impl Tools for Echo {
         query.get("model").map(|model| json!({ "model": model })).ok_or("no model".to_owned())
     }
 
+    fn scaling(&self, _: &Query) -> Result<Value, String> {
+        Ok(json!({ "pictures": [] }))
+    }
+
     fn lab_choices(&self) -> Value {
         json!({ "walks": ["ring"] })
     }
@@ -93,7 +98,8 @@ impl Fixture {
         let scratch = ScratchDir::new(&world, "dashboard").unwrap();
         let runs = Arc::new(OneRun { folder: scratch.path().to_owned() });
         let sources = Sources { runs, tools };
-        let server = Server::start(&world, "127.0.0.1:0", sources, limits).unwrap();
+        let token = Token::random(world.entropy());
+        let server = Server::start(&world, "127.0.0.1:0", token, sources, limits).unwrap();
         Self { world, server: Some(server), scratch }
     }
 
@@ -101,7 +107,8 @@ impl Fixture {
     pub(crate) fn server_at(&self, addr: &str) -> Result<Server, ServeError> {
         let runs = Arc::new(OneRun { folder: self.scratch.path().to_owned() });
         let sources = Sources { runs, tools: None };
-        Server::start(&self.world, addr, sources, Limits::default())
+        let token = Token::random(self.world.entropy());
+        Server::start(&self.world, addr, token, sources, Limits::default())
     }
 
     /// Host and port.

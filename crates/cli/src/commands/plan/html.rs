@@ -12,6 +12,8 @@ mod pareto;
 mod scaling;
 mod step_parts;
 
+pub(super) use scaling::picture as scaling_picture;
+
 use super::cluster_report::Report;
 use crate::quantity::{digits, percent};
 use lockstep_planner::scenario::Scenario;

@@ -3,14 +3,14 @@
 use super::cluster::{MAX_BATCH, nothing_fits};
 use super::cluster_report::{Extras, Report};
 use super::cluster_text::render;
-use super::html::{answer, pictures};
+use super::html::{answer, pictures, scaling_picture};
 use super::{Section, suggest};
 use lockstep_dashboard::Query;
 use lockstep_planner::Calibration;
 use lockstep_planner::hardware::{Cluster, DEVICES, device_name};
 use lockstep_planner::model::{preset, presets};
 use lockstep_planner::scenario::{DEFAULT_RESERVE, MAX_DEVICES, Scenario, default_batch};
-use lockstep_planner::search::search;
+use lockstep_planner::search::{scaling, search};
 use serde_json::{Value, json};
 
 /// Layouts of the answer.
@@ -64,6 +64,18 @@ pub(crate) fn plan(query: &Query) -> Result<Value, String> {
         "command": command(&scenario),
         "cluster_file": cluster_file(&scenario.cluster),
     }))
+}
+
+/// Pictures of strong and weak scaling, which take longer than the plan: a search for each number of
+/// devices.
+pub(crate) fn scaling(query: &Query) -> Result<Value, String> {
+    let scenario = scenario(query)?;
+    let workload = scenario.workload();
+    let picture = |(name, is_weak)| {
+        scaling_picture(&format!("Scaling: {name}"), &scaling::curve(&workload, is_weak))
+    };
+    let curves = [("fixed batch", false), ("batch grows with devices", true)];
+    Ok(json!({ "pictures": curves.map(picture) }))
 }
 
 /// The scenario of a query.
@@ -140,6 +152,11 @@ mod tests {
                        --html plan.html";
         assert_eq!(slow["command"], command);
         assert!(slow["pictures"].as_array().is_some_and(|all| all.len() >= 2));
+        let query = Query::parse("model=llama3-8b&device=h100-80gb&devices=8&batch=64");
+        let curves = scaling(&query.expect("a query")).expect("curves");
+        let pictures = curves["pictures"].as_array().expect("a list");
+        assert!(pictures.len() == 2, "{curves}");
+        assert!(pictures.iter().all(|it| it.as_str().is_some_and(|it| it.contains("ideal"))));
     }
 
     #[test]

@@ -4,7 +4,8 @@ use super::charts;
 use crate::quantity::{count, percent, si_bytes};
 use lockstep_config::units::{Bytes, Seconds};
 use lockstep_dashboard::columns::Column;
-use lockstep_dashboard::history::{Level, Rank, TaskSpan};
+use lockstep_dashboard::history::{Level, TaskSpan};
+use lockstep_dashboard::ranks::Rank;
 use lockstep_dashboard::{History, RunInfo, State};
 use lockstep_plot::escape;
 use serde_json::Value;
@@ -44,7 +45,7 @@ pub(super) fn render(subject: &Subject<'_>) -> String {
     let sampled = history.spans().last().map(|(step, _)| *step);
     let step = charts::timeline(planned.ok(), sampled, &measured(history, sampled));
     section(&mut body, "The step", &step.unwrap_or_default());
-    let ranks: Vec<&Rank> = history.ranks().collect();
+    let ranks: Vec<&Rank> = history.ranks().iter().collect();
     section(&mut body, "Ranks", &rank_table(&ranks));
     let matrix = planned.ok().and_then(charts::matrix).unwrap_or_default();
     section(&mut body, "Communication", &matrix);

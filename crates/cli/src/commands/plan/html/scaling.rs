@@ -4,7 +4,7 @@ use lockstep_planner::search::scaling::{Curve, Point as ScalingPoint};
 use lockstep_plot::{Axis, LineChart, Point, Series, Title};
 
 /// Draws a curve with its ideal.
-pub(super) fn picture(title: &str, curve: &Curve) -> String {
+pub(in crate::commands::plan) fn picture(title: &str, curve: &Curve) -> String {
     let Some(first) = curve.points.first() else { return "<p>no layout fits</p>\n".into() };
     let last = curve.points.last().map_or(first.devices, |point| point.devices);
     let ideal = |devices: u64| {
