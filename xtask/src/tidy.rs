@@ -6,6 +6,7 @@
 //! *Layout*
 //! - `vocabulary`: the words of the field, `xtask/tidy/vocabulary.txt`.
 //! - `circles`: files of a crate that use each other in a circle.
+//! - `colours`: every colour is in the palette of `plot`.
 //! - `commits`: the length of commit subjects.
 //! - `edges`: which crate may depend on which, and the workspace lints in every member.
 //! - `lexer`: splits Rust text into code and comments, so that scans do not trip over strings.
@@ -15,6 +16,7 @@
 //! - `generated`: reference pages that a command prints.
 
 mod circles;
+mod colours;
 mod commits;
 mod edges;
 mod generated;
@@ -36,7 +38,7 @@ use crate::shell;
 const SKIPPED: &[&str] = &["target", "runs"];
 
 /// File names, or ends of names, whose text some check reads.
-const READ: &[&str] = &[".rs", ".md", ".toml", ".py", ".sh", ".ci/run"];
+const READ: &[&str] = &[".rs", ".css", ".js", ".html", ".md", ".toml", ".py", ".sh", ".ci/run"];
 
 /// One broken rule and where it is broken.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -84,6 +86,7 @@ pub(crate) fn run() -> Result<()> {
     let checks = [
         edges::check,
         circles::check,
+        colours::check,
         lengths::check,
         source::check,
         vocabulary::check,

@@ -6,7 +6,7 @@
 use lockstep_plot::{
     Activity as PlotActivity, Axis, Bar, BarChart, Cell as HeatCell, Fill, HeatMap, LineChart,
     Point, Series, Span as PlotSpan, Timeline as PlotTimeline, Title, Track as PlotTrack, escape,
-    page,
+    page, palette,
 };
 
 use crate::description::{Column, Description, Unit};
@@ -74,9 +74,9 @@ pub fn timeline_svg(description: &Description, timeline: &Timeline) -> String {
 
 const fn fill(activity: Activity) -> Fill {
     match activity {
-        Activity::Compute | Activity::Forward => Fill::Light("#c9dff0"),
-        Activity::Backward => Fill::Dark("#2f6595"),
-        Activity::WeightGrad => Fill::Light("#8fb3d1"),
+        Activity::Compute | Activity::Forward => Fill::Dark(palette::task(0)),
+        Activity::Backward => Fill::Light(palette::task(1)),
+        Activity::WeightGrad => Fill::Dark(palette::task(3)),
         Activity::AllReduce => Fill::Hatched,
         Activity::Wait => Fill::Dotted,
     }

@@ -3,7 +3,7 @@
 
 #![expect(clippy::print_stdout, reason = "a page for standard output")]
 
-use lockstep_plot::palette::COLOURS;
+use lockstep_plot::palette::{self, COLOURS};
 use lockstep_plot::{
     Activity, Axis, Bar, BarChart, Cell, Fill, HeatMap, LineChart, Panel, PanelGrid, Point, Series,
     Span, StackedBar, StackedBars, Timeline, Title, Track, page,
@@ -142,8 +142,8 @@ fn heat_map() -> String {
 fn timeline() -> String {
     let activity = |(name, fill): (&str, Fill)| Activity { name: name.to_owned(), fill };
     let activities = [
-        ("forward", Fill::Light("#c9dff0")),
-        ("backward", Fill::Dark("#2f6595")),
+        ("forward", Fill::Dark(palette::task(0))),
+        ("backward", Fill::Light(palette::task(1))),
         ("all-reduce", Fill::Hatched),
         ("wait", Fill::Dotted),
     ];

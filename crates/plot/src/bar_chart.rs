@@ -1,6 +1,7 @@
 //! Horizontal bars, one a row: its name at the left, its number at the end.
 
 use crate::canvas::{Anchor, Canvas, Title};
+use crate::palette;
 
 const WIDTH: f64 = 1080.0;
 const TOP: f64 = 76.0;
@@ -47,13 +48,13 @@ impl BarChart {
             canvas.text((LEFT - 10.0, y + 16.0), Anchor::End, &bar.name);
             let length = if bar.value.is_finite() { scale * bar.value.abs() } else { 0.0 };
             // Two shades in turn keep neighbours apart without colour.
-            let fill = if row.is_multiple_of(2) { "#4477aa" } else { "#99bbdd" };
+            let fill = palette::BARS[row % 2];
             canvas.bar((LEFT, y), (length, ROW - 7.0), fill, "", &bar.text);
             let half = scale * bar.half_width;
             if half > 0.0 {
                 let middle = y + (ROW - 7.0) / 2.0;
                 let (from, to) = (LEFT + length - half, LEFT + length + half);
-                canvas.line((from, middle), (to, middle), "#000000");
+                canvas.line((from, middle), (to, middle), palette::LIGHT.ink);
             }
             canvas.text((LEFT + length + half + 8.0, y + 16.0), Anchor::Start, &bar.text);
         }

@@ -60,14 +60,19 @@ impl Canvas {
         let size = if title.title.chars().count() > 85 { 14 } else { 17 };
         let style = format!("font-size=\"{size}\" font-weight=\"bold\"");
         canvas.styled((24.0, 28.0), Anchor::Start, &style, &title.title);
-        canvas.styled((24.0, 48.0), Anchor::Start, "fill=\"#444444\"", &title.subtitle);
+        canvas.styled(
+            (24.0, 48.0),
+            Anchor::Start,
+            &format!("fill=\"{}\"", palette::AXIS),
+            &title.subtitle,
+        );
         if !title.setting.is_empty() {
             let size = match title.setting.chars().count() {
                 0..=170 => 11,
                 171..=210 => 9,
                 _ => 7,
             };
-            let style = format!("fill=\"#666666\" font-size=\"{size}\"");
+            let style = format!("fill=\"{}\" font-size=\"{size}\"", palette::SOFT);
             canvas.styled((24.0, 63.0), Anchor::Start, &style, &title.setting);
         }
         canvas
@@ -208,11 +213,12 @@ impl Canvas {
         let _ = writeln!(
             self.svg,
             "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\" fill=\"{fill}\" \
-             stroke=\"#444444\" stroke-width=\"0.6\" {style}><title>{}</title></rect>",
+             stroke=\"{}\" stroke-width=\"0.6\" {style}><title>{}</title></rect>",
             position.0,
             position.1,
             size.0.max(0.0),
             size.1,
+            palette::AXIS,
             escape(tooltip)
         );
     }

@@ -109,19 +109,19 @@ pub(crate) fn draw(canvas: &mut Canvas, edges: Edges, x: &Axis, y: &Axis, series
 fn axes(canvas: &mut Canvas, edges: Edges, horizontal: &Fitted<'_>, vertical: &Fitted<'_>) {
     let Edges { left, right, top, bottom } = edges;
     for (x, label) in horizontal.ticks() {
-        canvas.line((x, top), (x, bottom), "#e6e6e6");
+        canvas.line((x, top), (x, bottom), palette::GRID);
         canvas.text((x, bottom + 20.0), Anchor::Middle, &label);
     }
     for (y, label) in vertical.ticks() {
-        canvas.line((left, y), (right, y), "#e6e6e6");
+        canvas.line((left, y), (right, y), palette::GRID);
         canvas.text((left - 8.0, y + 4.0), Anchor::End, &label);
     }
-    canvas.line((left, bottom), (right, bottom), "#444444");
-    canvas.line((left, top), (left, bottom), "#444444");
+    canvas.line((left, bottom), (right, bottom), palette::AXIS);
+    canvas.line((left, top), (left, bottom), palette::AXIS);
     if vertical.is_truncated() {
         // Two strokes across the foot of the axis: it does not start at 0.
         for y in [bottom - 10.0, bottom - 16.0] {
-            canvas.line((left - 6.0, y + 3.0), (left + 6.0, y - 3.0), "#444444");
+            canvas.line((left - 6.0, y + 3.0), (left + 6.0, y - 3.0), palette::AXIS);
         }
     }
     let style = "font-size=\"13\"";

@@ -3,6 +3,7 @@
 use crate::axis::Axis;
 use crate::canvas::{Anchor, Canvas, Title};
 use crate::frame::{self, Edges, Series};
+use crate::palette;
 
 const SIZE: (f64, f64) = (1080.0, 600.0);
 const EDGES: Edges = Edges { left: 96.0, right: 830.0, top: 76.0, bottom: 536.0 };
@@ -43,8 +44,8 @@ impl LineChart {
             y += 20.0;
         }
         for note in &self.notes {
-            let style = "fill=\"#444444\" font-size=\"11\"";
-            canvas.styled((x, y + 16.0), Anchor::Start, style, note);
+            let style = format!("fill=\"{}\" font-size=\"11\"", palette::AXIS);
+            canvas.styled((x, y + 16.0), Anchor::Start, &style, note);
             y += 16.0;
         }
         canvas.finish()
@@ -116,7 +117,7 @@ mod tests {
     fn vertical_axis_that_does_not_start_at_0_has_a_break() {
         let strokes = |low: f64| {
             let points = vec![Point::new(1.0, low), Point::new(4.0, 1.0)];
-            chart(vec![Series::line("a", points)]).matches("#444444").count()
+            chart(vec![Series::line("a", points)]).matches(palette::AXIS).count()
         };
         assert_eq!(strokes(0.9), strokes(0.1) + 2);
     }

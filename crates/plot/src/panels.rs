@@ -3,6 +3,7 @@
 use crate::axis::Axis;
 use crate::canvas::{Anchor, Canvas, Title};
 use crate::frame::{self, Edges, Series};
+use crate::palette;
 
 const PANEL: (f64, f64) = (520.0, 400.0);
 const EDGES: Edges = Edges { left: 96.0, right: 496.0, top: 56.0, bottom: 336.0 };
@@ -56,8 +57,8 @@ impl PanelGrid {
             }
             canvas.raw("</g>\n");
         }
-        let style = "fill=\"#444444\" font-size=\"11\"";
-        canvas.styled((24.0, total - 12.0), Anchor::Start, style, &self.note);
+        let style = format!("fill=\"{}\" font-size=\"11\"", palette::AXIS);
+        canvas.styled((24.0, total - 12.0), Anchor::Start, &style, &self.note);
         canvas.finish()
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::axis::Axis;
 use crate::canvas::{Anchor, Canvas, Title, text_width};
+use crate::palette;
 
 /// Width of the bars, height of a row, and the space above and below.
 const BARS: f64 = 640.0;
@@ -47,7 +48,7 @@ impl StackedBars {
         let ends = totals().chain(self.limit.iter().map(|limit| limit.0)).chain([0.0]);
         let axis = self.axis.fit(ends, (left, left + BARS));
         for (x, label) in axis.ticks() {
-            canvas.line((x, TOP), (x, bottom + 4.0), "#e6e6e6");
+            canvas.line((x, TOP), (x, bottom + 4.0), palette::GRID);
             canvas.text((x, bottom + 20.0), Anchor::Middle, &label);
         }
         let middle = (left + BARS / 2.0, bottom + 44.0);
@@ -70,7 +71,7 @@ impl StackedBars {
         if let Some((value, name)) = &self.limit {
             let x = axis.pixel(*value);
             let style = "stroke-width=\"1.5\" stroke-dasharray=\"4 3\"";
-            canvas.polyline(&[(x, TOP - 8.0), (x, bottom)], "#222222", style);
+            canvas.polyline(&[(x, TOP - 8.0), (x, bottom)], palette::LIGHT.ink, style);
             canvas.text((x, TOP - 12.0), Anchor::Middle, name);
         }
         canvas.finish()
@@ -103,7 +104,7 @@ mod tests {
             title: Title::new("Memory", ""),
             axis: Axis::new("GiB", |value| format!("{value}")),
             format: |value| format!("{value:.1} GiB"),
-            parts: vec![("weights", "#4477aa"), ("optimizer", "#228833")],
+            parts: vec![("weights", palette::part(0)), ("optimizer", palette::part(2))],
             bars: vec![StackedBar { name: "TP2 DP4".into(), values: vec![10.0, 20.0] }],
             limit: Some((80.0, "80 GiB".into())),
         };

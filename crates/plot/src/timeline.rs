@@ -2,6 +2,7 @@
 
 use crate::axis::Axis;
 use crate::canvas::{Anchor, Canvas, Title, text_width};
+use crate::palette;
 
 /// Width of a picture; up to the second, as wide as its labels need.
 const WIDTHS: (f64, f64) = (1200.0, 1800.0);
@@ -13,13 +14,17 @@ const FONT_SIZES: (f64, f64) = (6.5, 10.0);
 const DIGIT: f64 = 0.6;
 
 /// Hatching, so that activities differ in print without colour.
-const PATTERNS: &str = "<defs>\
-    <pattern id=\"hatched\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\" \
-    patternTransform=\"rotate(45)\"><rect width=\"6\" height=\"6\" fill=\"#ffe3c2\"/>\
-    <rect width=\"2.4\" height=\"6\" fill=\"#f2a25f\"/></pattern>\
-    <pattern id=\"dotted\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\">\
-    <rect width=\"6\" height=\"6\" fill=\"white\"/>\
-    <circle cx=\"2\" cy=\"2\" r=\"0.9\" fill=\"#777777\"/></pattern></defs>\n";
+fn patterns() -> String {
+    let ([ground, stripe], dots) = (palette::HATCHING, palette::DOTS);
+    let pattern = "width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\"";
+    format!(
+        "<defs><pattern id=\"hatched\" {pattern} patternTransform=\"rotate(45)\">\
+         <rect width=\"6\" height=\"6\" fill=\"{ground}\"/>\
+         <rect width=\"2.4\" height=\"6\" fill=\"{stripe}\"/></pattern>\
+         <pattern id=\"dotted\" {pattern}><rect width=\"6\" height=\"6\" fill=\"white\"/>\
+         <circle cx=\"2\" cy=\"2\" r=\"0.9\" fill=\"{dots}\"/></pattern></defs>\n"
+    )
+}
 
 /// Filling of the spans of an activity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,12 +110,12 @@ impl Timeline {
         let width = self.width(left);
         let right = width - RIGHT;
         let mut canvas = Canvas::new((width, bottom + 62.0), &self.title);
-        canvas.raw(PATTERNS);
+        canvas.raw(&patterns());
         let spans = || tracks.iter().flat_map(|track| &track.spans);
         let times = spans().map(|span| span.end).chain([0.0]);
         let axis = self.axis.fit(times, (left, right));
         for (x, label) in axis.ticks() {
-            canvas.line((x, TOP), (x, bottom), "#e6e6e6");
+            canvas.line((x, TOP), (x, bottom), palette::GRID);
             canvas.text((x, bottom + 18.0), Anchor::Middle, &label);
         }
         for (index, track) in tracks.iter().enumerate() {
@@ -122,7 +127,7 @@ impl Timeline {
                 self.draw_span(&mut canvas, span, ends, y);
             }
         }
-        canvas.line((left, bottom), (right, bottom), "#444444");
+        canvas.line((left, bottom), (right, bottom), palette::AXIS);
         self.legend(&mut canvas, left);
         let more = match self.num_hidden {
             0 => String::new(),
@@ -201,7 +206,10 @@ mod tests {
         let timeline = Timeline {
             title: Title::new("1F1B", ""),
             axis: Axis::new("time", |value| format!("{value} s")),
-            activities: vec![kind("forward", Fill::Dark("#2f6595")), kind("wait", Fill::Dotted)],
+            activities: vec![
+                kind("forward", Fill::Dark(palette::task(0))),
+                kind("wait", Fill::Dotted),
+            ],
             tracks: vec![track("device 0"), track("device 47")],
             num_hidden: 62,
             track_height: 20.0,

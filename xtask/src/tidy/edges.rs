@@ -21,7 +21,7 @@ const EDGES: &[(&str, &str)] = &[
     ("conformance", "config platform mesh schedule comm"),
     ("cluster", "config platform mesh auth mpi comm"),
     ("telemetry", "platform"),
-    ("dashboard", "platform telemetry"),
+    ("dashboard", "platform plot telemetry"),
     ("model", "config tensor"),
     ("optim", "config platform tensor"),
     ("data", "config platform tensor auth"),

@@ -1,17 +1,19 @@
 //! A pipeline's timeline as SVG.
 
 use lockstep_config::units::Seconds;
-use lockstep_plot::{Activity, Axis, Fill, Span as PlotSpan, Timeline as Chart, Title, Track};
+use lockstep_plot::{
+    Activity, Axis, Fill, Span as PlotSpan, Timeline as Chart, Title, Track, palette,
+};
 use lockstep_schedule::pipeline::Pass;
 
 use super::{Span, Timeline};
 
 /// Name and filling of every pass, in the order of the legend.
 const PASSES: [(Pass, &str, Fill); 4] = [
-    (Pass::Forward, "forward", Fill::Dark("#4477aa")),
-    (Pass::Backward, "backward", Fill::Light("#ddaa33")),
-    (Pass::InputGrad, "input gradient", Fill::Light("#66ccee")),
-    (Pass::WeightGrad, "weight gradient", Fill::Dark("#bb5566")),
+    (Pass::Forward, "forward", Fill::Dark(palette::task(0))),
+    (Pass::Backward, "backward", Fill::Light(palette::task(1))),
+    (Pass::InputGrad, "input gradient", Fill::Light(palette::task(2))),
+    (Pass::WeightGrad, "weight gradient", Fill::Dark(palette::task(3))),
 ];
 
 /// Draws a timeline under a title with its shape, step time and bubble.

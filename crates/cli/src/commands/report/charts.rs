@@ -4,11 +4,12 @@ use crate::quantity::{count, digits, percent, si_bytes};
 use lockstep_config::units::{Bytes, Seconds};
 use lockstep_dashboard::columns::Column;
 use lockstep_dashboard::history::TaskSpan;
+use lockstep_dashboard::ranks::Rank;
 use lockstep_dashboard::runs::PlannedMemory;
 use lockstep_dashboard::{History, downsample};
 use lockstep_plot::{
     Activity, Axis, Cell, Fill, HeatMap, LineChart, Series, Span, StackedBar, StackedBars,
-    Timeline, Title, Track,
+    Timeline, Title, Track, palette,
 };
 use serde_json::Value;
 
@@ -23,10 +24,6 @@ const MAX_TRACKS: usize = 24;
 const MAX_SPANS: usize = 1500;
 const ALL_STEPS: [u64; 2] = [0, u64::MAX];
 const GIB: f64 = (1_u64 << 30) as f64;
-
-/// Purposes of memory in colours that remain distinct with red-green blindness.
-const MEMORY_COLOURS: [&str; 6] =
-    ["#4477aa", "#66ccee", "#228833", "#ddaa33", "#aa3377", "#bbbbbb"];
 
 /// Curves over steps; those without points are left out.
 pub(super) fn curves(history: &History) -> Vec<String> {
@@ -112,28 +109,39 @@ fn chart(
     Some(chart.svg())
 }
 
-/// Planned memory of the ranks by purpose.
-pub(super) fn memory(planned: &[PlannedMemory], measured: Option<u64>) -> Option<String> {
+/// Memory of the ranks by part, as planned and as measured in pairs.
+pub(super) fn memory(planned: &[PlannedMemory], ranks: &[&Rank]) -> Option<String> {
     let first = planned.first()?;
     let names = first.parts.iter().map(|(name, _)| *name);
-    let parts = names.zip(MEMORY_COLOURS).collect();
-    let bar = |rank: &PlannedMemory| StackedBar {
-        name: format!("rank {}", rank.rank),
-        values: rank.parts.iter().map(|(_, bytes)| *bytes as f64 / GIB).collect(),
+    let parts = names.zip(palette::LIGHT.parts).collect();
+    let gib = |bytes: u64| bytes as f64 / GIB;
+    let bars_of = |planned: &PlannedMemory| {
+        let number = planned.rank;
+        let values = planned.parts.iter().map(|(_, bytes)| gib(*bytes)).collect();
+        let plan = StackedBar { name: format!("rank {number} planned"), values };
+        let held = ranks.iter().find(|rank| rank.rank == number).and_then(|rank| rank.memory);
+        let measured = held.map(|held| {
+            let parts =
+                [held.weights, held.gradients, held.optimizer, held.activations, held.buffers];
+            // The copy for a checkpoint is not measured.
+            let values = parts.map(gib).into_iter().chain([0.0]).collect();
+            StackedBar { name: format!("rank {number} measured"), values }
+        });
+        [Some(plan), measured].into_iter().flatten()
     };
-    let bars = planned.iter().take(MAX_BARS).map(bar).collect();
+    let bars = planned.iter().take(MAX_BARS).flat_map(bars_of).collect();
     let subtitle = match planned.len().saturating_sub(MAX_BARS) {
-        0 => "by purpose".to_owned(),
-        more => format!("by purpose; {more} more ranks are not drawn"),
+        0 => "by part".to_owned(),
+        more => format!("by part; {more} more ranks are not drawn"),
     };
-    let measured = measured.map(|bytes| bytes as f64 / GIB);
+    let process = ranks.iter().filter_map(|rank| rank.resident_bytes).max();
     let chart = StackedBars {
-        title: Title::new("Planned memory of each rank", subtitle),
+        title: Title::new("Planned memory of each rank, and measured", subtitle),
         axis: Axis::new("GiB", digits),
         format: |value| Bytes((value * GIB) as u64).to_string(),
         parts,
         bars,
-        limit: measured.map(|value| (value, "measured, largest process".to_owned())),
+        limit: process.map(|bytes| (gib(bytes), "measured, largest process".to_owned())),
     };
     Some(chart.svg())
 }
@@ -167,11 +175,13 @@ pub(super) fn matrix(planned: &Value) -> Option<String> {
 }
 
 /// Activities of a timeline, each with the beginnings of its actions.
-const ACTIVITIES: [(&str, Fill, &[&str]); 6] = [
-    ("forward", Fill::Dark("#0072b2"), &["forward"]),
-    ("backward", Fill::Light("#e69f00"), &["backward", "input gradient", "weight gradient"]),
-    ("recompute", Fill::Dark("#8a6d00"), &["recompute"]),
-    ("update", Fill::Dark("#009e73"), &["update", "direction", "gradient norm", "unscale"]),
+const ACTIVITIES: [(&str, Fill, &[&str]); 8] = [
+    ("forward", Fill::Dark(palette::task(0)), &["forward"]),
+    ("backward", Fill::Light(palette::task(1)), &["backward"]),
+    ("input gradient", Fill::Light(palette::task(2)), &["input gradient"]),
+    ("weight gradient", Fill::Dark(palette::task(3)), &["weight gradient"]),
+    ("recompute", Fill::Dark(palette::task(4)), &["recompute"]),
+    ("update", Fill::Dark(palette::task(5)), &["update", "direction", "gradient norm", "unscale"]),
     (
         "communication",
         Fill::Hatched,

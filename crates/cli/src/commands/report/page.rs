@@ -27,7 +27,7 @@ pub(super) struct Subject<'a> {
 }
 
 /// Style of the parts that other pages do not have.
-const STYLE: &str = "<style>dl{display:flex;flex-wrap:wrap;gap:1em 2.5em}dt{color:#57606a;\
+const STYLE: &str = "<style>dl{display:flex;flex-wrap:wrap;gap:1em 2.5em}dt{color:var(--soft);\
     font-size:13px}dd{margin:0;font-size:24px;font-weight:600}td.text,th.text{text-align:left}\
     details{margin:.5em 0}pre{white-space:pre-wrap;overflow-wrap:anywhere}\
     @media print{svg{break-inside:avoid}h2{break-after:avoid}}</style>\n";
@@ -49,8 +49,7 @@ pub(super) fn render(subject: &Subject<'_>) -> String {
     section(&mut body, "Ranks", &rank_table(&ranks));
     let matrix = planned.ok().and_then(charts::matrix).unwrap_or_default();
     section(&mut body, "Communication", &matrix);
-    let measured = ranks.iter().filter_map(|rank| rank.resident_bytes).max();
-    let memory = charts::memory(&subject.info.planned_memory, measured).unwrap_or_default();
+    let memory = charts::memory(&subject.info.planned_memory, &ranks).unwrap_or_default();
     section(&mut body, "Memory", &memory);
     let samples: String = history.samples().map(|it| preformatted(&it.text)).collect();
     section(&mut body, "Sample texts", &samples);

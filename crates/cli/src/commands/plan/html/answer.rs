@@ -9,8 +9,8 @@ use std::fmt::Write as _;
 
 /// Style of the figures, which other pages do not have.
 const STYLE: &str = "<style>.answer{display:flex;flex-wrap:wrap;gap:1em 2.6em;margin:1em 0 2em}\
-    .answer dt{color:#57606a;font-size:13px}.answer dd{margin:0;font-size:28px;font-weight:600}\
-    .answer small{display:block;font-size:13px;font-weight:400;color:#57606a}\
+    .answer dt{color:var(--soft);font-size:13px}.answer dd{margin:0;font-size:28px;font-weight:600}\
+    .answer small{display:block;font-size:13px;font-weight:400;color:var(--soft)}\
     .layout{font-size:20px;font-weight:600;margin:0}</style>\n";
 
 /// A large figure.

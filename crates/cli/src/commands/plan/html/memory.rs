@@ -4,17 +4,17 @@ use crate::quantity::{gib, to_gib};
 use lockstep_planner::memory::cluster::{StageMemory, of_stage};
 use lockstep_planner::scenario::Scenario;
 use lockstep_planner::search::Candidate;
-use lockstep_plot::{Axis, StackedBar, StackedBars, Title};
+use lockstep_plot::{Axis, StackedBar, StackedBars, Title, palette};
 
 /// Parts of a bar, in colours that remain distinct with red-green blindness.
 const PARTS: [(&str, &str); 7] = [
-    ("weights", "#4477aa"),
-    ("gradients", "#66ccee"),
-    ("optimizer", "#228833"),
-    ("activations", "#ddaa33"),
-    ("transient", "#bb5566"),
-    ("buffers", "#aa3377"),
-    ("fragmentation and library overhead", "#bbbbbb"),
+    ("weights", palette::part(0)),
+    ("gradients", palette::part(1)),
+    ("optimizer", palette::part(2)),
+    ("activations", palette::part(3)),
+    ("transient", palette::part(6)),
+    ("buffers", palette::part(4)),
+    ("fragmentation and library overhead", palette::part(7)),
 ];
 
 const GIB: f64 = (1_u64 << 30) as f64;

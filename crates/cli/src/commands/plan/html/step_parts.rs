@@ -3,16 +3,16 @@
 use crate::quantity::digits;
 use lockstep_planner::scenario::Scenario;
 use lockstep_planner::search::Candidate;
-use lockstep_plot::{Axis, StackedBar, StackedBars, Title};
+use lockstep_plot::{Axis, StackedBar, StackedBars, Title, palette};
 
 /// Parts of a bar, in colours that remain distinct with red-green blindness.
 const PARTS: [(&str, &str); 6] = [
-    ("computation", "#4477aa"),
-    ("exposed communication", "#ee6677"),
-    ("bubble", "#bbbbbb"),
-    ("kernel launches", "#ddaa33"),
-    ("optimizer", "#228833"),
-    ("data loading", "#aa3377"),
+    ("computation", palette::part(0)),
+    ("exposed communication", palette::EXPOSED),
+    ("bubble", palette::IDLE),
+    ("kernel launches", palette::part(3)),
+    ("optimizer", palette::part(2)),
+    ("data loading", palette::part(4)),
 ];
 
 /// Draws one bar for each layout.
