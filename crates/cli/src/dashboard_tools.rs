@@ -5,10 +5,20 @@ use crate::failure::chain;
 use lockstep_config::units::Bytes;
 use lockstep_dashboard::{Query, Tools};
 use lockstep_lab::walk;
+use lockstep_platform::World;
 use serde_json::Value;
 
 /// The planner and the lab.
-pub(crate) struct PageTools;
+pub(crate) struct PageTools {
+    world: World,
+}
+
+impl PageTools {
+    /// Tools that measure on this machine.
+    pub(crate) fn new(world: &World) -> Self {
+        Self { world: World::clone(world) }
+    }
+}
 
 impl Tools for PageTools {
     fn plan_choices(&self) -> Value {
@@ -34,6 +44,11 @@ impl Tools for PageTools {
         let seeds = seeds.map_err(|_| "seeds is no number".to_owned())?;
         lab::live::experiment(name, &list("param"), &list("sweep"), seeds)
             .map_err(|error| chain(&error))
+    }
+
+    fn measure(&self, query: &Query) -> Result<Value, String> {
+        let name = query.get("name").unwrap_or_default();
+        lab::live::measure(name, &self.world).map_err(|error| chain(&error))
     }
 
     fn walk(&self, query: &Query) -> Result<Value, String> {

@@ -367,8 +367,8 @@ function drawnRuns() {
 }
 
 async function fetchCurves() {
-  const figure = byId("curves").querySelector("figure:not([hidden])");
-  const width = figure ? figure.clientWidth : 460;
+  // The width as last observed: to ask for it here would lay out the page in the middle of a task.
+  const width = Math.min(state.width || 460, 700);
   // Four points a column, and a column of two pixels.
   const columns = Math.min(1000, Math.max(100, Math.round(width / 2)));
   const range = state.range ? `&first=${state.range[0]}&last=${state.range[1]}` : "";
@@ -418,14 +418,19 @@ function showRange() {
 /** Kind of a task by the words of its action: the name of its colour. */
 function kindOf(action) {
   if (action.startsWith("forward")) return "forward";
-  if (/^(backward|input gradient|weight gradient)/.test(action)) return "backward";
+  if (action.startsWith("backward")) return "backward";
+  if (action.startsWith("input gradient")) return "input-gradient";
+  if (action.startsWith("weight gradient")) return "weight-gradient";
   if (action.startsWith("recompute")) return "recompute";
   if (/^(send|receive|reduce|gather|tensor collective|agree|push|pull|encode|decode|average|mix)/.test(action)) return "send";
   if (/^(update|direction|gradient norm|unscale)/.test(action)) return "update";
   return "idle";
 }
 
-const KINDS = { forward: "forward", backward: "backward", recompute: "recompute", send: "communication", update: "update", idle: "other" };
+const KINDS = { forward: "forward", backward: "backward", "input-gradient": "input gradient", "weight-gradient": "weight gradient", recompute: "recompute", send: "communication", update: "update", idle: "other" };
+
+/** Kinds in colours that dark text is read on. */
+const PALE = new Set(["backward", "input-gradient", "idle"]);
 
 /** Tracks of spans on a canvas, which zooms and moves. */
 class Timeline {
@@ -580,7 +585,7 @@ class Timeline {
           context.rect(x, top, end - x - 3, this.height);
           context.clip();
           context.textAlign = "left";
-          context.fillStyle = colour("sheet");
+          context.fillStyle = colour(PALE.has(kind) ? "on-task" : "sheet");
           context.fillText(action, Math.max(x, this.left) + 4, top + this.height / 2 + 0.5);
           context.restore();
         }
@@ -869,6 +874,7 @@ function start() {
     // Its height changes with every table.
     if (entry.contentRect.width === width) return;
     width = entry.contentRect.width;
+    state.width = width;
     cancelAnimationFrame(resized);
     resized = requestAnimationFrame(() => { charts.forEach((chart) => chart.redraw()); timeline.redraw(); stragglerMap.redraw(); });
   }).observe(byId("main"));

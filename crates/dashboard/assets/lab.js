@@ -79,12 +79,35 @@ function chooseExperiment() {
   byId("settings").replaceChildren(...controls.map((control) => control.element));
   byId("title").textContent = subject.title;
   byId("question").textContent = subject.question;
+  byId("real").replaceChildren();
+  byId("measure").hidden = !subject.is_measured;
+  byId("measure-text").textContent = "";
   const measured = subject.is_measured ? `lockstep lab ${subject.name} --real` : null;
   const texts = [["Formula", subject.formula], ["Look at", subject.look], ["Common surprises", subject.surprise],
     ["On this machine", measured && `${measured} measures it with the engine, beside the simulation`]];
   byId("explanation").replaceChildren(...texts.filter(([, text]) => text).flatMap(([name, text]) =>
     [make("dt", {}, name), make("dd", {}, text)]));
   again();
+}
+
+/** The engine on this machine, with parameters for one host; its chart stands beside the simulation's. */
+const measurements = new Questions((answer, path) => {
+  byId("measure").disabled = false;
+  if (!subject || path !== measurementAddress()) return;
+  byId("real").replaceChildren(...drawings([answer.chart]));
+  byId("measure-text").textContent = `${answer.setting} ${answer.findings.join(" ")}`;
+}, true);
+
+const measurementAddress = () => "/api/lab/real?name=" + encodeURIComponent(subject.name);
+
+function measure() {
+  byId("measure").disabled = true;
+  byId("measure-text").textContent = "measuring, which takes up to two minutes";
+  const asked = measurements.run(measurementAddress());
+  asked.finally(() => {
+    byId("measure").disabled = false;
+    if (byId("measure-text").textContent.startsWith("measuring")) byId("measure-text").textContent = "The measurement failed.";
+  });
 }
 
 // ---- Walks -------------------------------------------------------------------------------------
@@ -106,11 +129,24 @@ const player = {
     const frame = this.frames[this.at];
     if (!frame) return;
     byId("pictures").replaceChildren(frame.element);
+    if (this.timer && !matchMedia("(prefers-reduced-motion: reduce)").matches) this.send(frame);
     byId("round").value = String(this.at);
     const text = `${this.at + 1} of ${this.frames.length}: ${frame.title}`;
     byId("round-text").textContent = text;
     byId("round").setAttribute("aria-valuetext", text);
     byId("findings").replaceChildren(...frame.messages.map((message) => make("li", {}, message)));
+  },
+
+  /** Messages move along their arrows while a walk plays. */
+  send(frame) {
+    const svg = frame.element.querySelector("svg");
+    for (const [x, from, to] of frame.arrows) {
+      const dot = draw("circle", { class: "sent", cx: x, cy: from, r: 5 });
+      svg.append(dot);
+      const moved = dot.animate([{ transform: "translateY(0)" }, { transform: `translateY(${to - from}px)` }],
+        { duration: ROUND_MS * 0.8, easing: "ease-in-out", fill: "forwards" });
+      moved.finished.then(() => dot.remove(), () => dot.remove());
+    }
   },
 
   go(to) {
@@ -141,7 +177,7 @@ const walks = new Questions((answer) => {
   byId("title").textContent = answer.title;
   showFacts({ command: answer.command });
   player.show(answer.frames);
-  shown = { name: subject.name, svg: answer.svg, csv: "", notebook: "" };
+  shown = { name: subject.name, svg: answer.svg, csv: answer.csv, notebook: answer.notebook };
   showExports();
 });
 
@@ -161,6 +197,9 @@ function chooseWalk() {
   byId("settings").replaceChildren(...controls.map((control) => control.element));
   byId("question").textContent = "Each round delivers the messages that are sent and awaited at the same time.";
   byId("explanation").replaceChildren();
+  byId("real").replaceChildren();
+  byId("measure").hidden = true;
+  byId("measure-text").textContent = "";
   player.at = 0;
   again();
 }
@@ -199,6 +238,7 @@ async function start() {
     make("optgroup", { label: "Experiments" }, ...options("experiment", choices.experiments.map((it) => [it.name, it.title]))));
   byId("subject").value = "experiment:" + choices.experiments[0].name;
   byId("subject").addEventListener("change", choose);
+  byId("measure").addEventListener("click", measure);
   byId("play").addEventListener("click", () => player.toggle());
   byId("back").addEventListener("click", () => player.go(player.at - 1));
   byId("step").addEventListener("click", () => player.go(player.at + 1));

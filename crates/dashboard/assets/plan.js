@@ -18,7 +18,7 @@ function address() {
 /** Pause after the last change before the curves over devices, which take longest, are asked for. */
 const SCALING_PAUSE_MS = 600;
 let scalingTimer = null;
-const scaling = new Questions((answer) => byId("scaling").replaceChildren(...drawings(answer.pictures)));
+const scaling = new Questions((answer) => byId("scaling").replaceChildren(...drawings(answer.pictures)), true);
 
 const questions = new Questions((plan, path) => {
   clearTimeout(scalingTimer);

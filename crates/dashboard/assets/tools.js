@@ -62,9 +62,14 @@ function choice({ name, title, hint, values, value, onInput }) {
 
 // ---- Requests ----------------------------------------------------------------------------------
 
-/** Asks one question at a time; of those that come meanwhile only the last is asked. */
+/**
+ * Asks one question at a time; of those that come meanwhile only the last is asked. Quiet ones are
+ * beside the answer that the page waits for.
+ */
 class Questions {
-  constructor(onAnswer) { Object.assign(this, { onAnswer, asked: null, next: null }); }
+  constructor(onAnswer, isQuiet = false) { Object.assign(this, { onAnswer, isQuiet, asked: null, next: null }); }
+
+  tell(kind, text) { if (!this.isQuiet) tell(kind, text); }
 
   ask(path) {
     if (this.asked) { this.next = path; return; }
@@ -73,15 +78,15 @@ class Questions {
 
   async run(path) {
     this.asked = path;
-    tell("", "computing");
+    this.tell("", "computing");
     const began = performance.now();
     try {
       const answer = await get(path);
       // An answer that a newer question replaces is still drawn: the page follows a slider.
       this.onAnswer(answer, path);
-      tell("live", `computed in ${seconds((performance.now() - began) / 1000)}`);
+      this.tell("live", `computed in ${seconds((performance.now() - began) / 1000)}`);
     } catch (error) {
-      tell("lost", error.message);
+      this.tell("lost", error.message);
     }
     this.asked = null;
     const next = this.next;

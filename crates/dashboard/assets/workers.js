@@ -59,12 +59,13 @@ function showRanks() {
   table.replaceChildren(make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...body));
 }
 
-function bars(rows, format, limit) {
-  const most = Math.max(limit || 0, ...rows.map(({ parts }) => parts.reduce((sum, [, value]) => sum + value, 0)), 1e-300);
+/** A bar a row; the kind of its colours is a series (`f`) or a part of memory (`m`). */
+function bars(rows, format, kind = "f") {
+  const most = Math.max(...rows.map(({ parts }) => parts.reduce((sum, [, value]) => sum + value, 0)), 1e-300);
   return make("ul", { class: "bars" }, ...rows.map(({ name, parts, note }) => {
     const sum = parts.reduce((all, [, value]) => all + value, 0);
     const track = make("span", { class: "track", "aria-hidden": "true" }, ...parts.map(([title, value, style]) => {
-      const part = make("span", { class: "f" + style % 7, title: `${title}: ${format(value)}` });
+      const part = make("span", { class: kind + style % 7, title: `${title}: ${format(value)}` });
       part.style.width = 100 * value / most + "%";
       return part;
     }));
@@ -72,9 +73,9 @@ function bars(rows, format, limit) {
   }));
 }
 
-function legendOf(names) {
+function legendOf(names, kind = "f") {
   return make("ul", { class: "legend" }, ...names.map((name, index) =>
-    make("li", {}, make("span", { class: "block f" + index % 7 }), name)));
+    make("li", {}, make("span", { class: `block ${kind}${index % 7}` }), name)));
 }
 
 function showTraffic() {
@@ -196,7 +197,7 @@ function showMemory() {
   });
   const children = [];
   if (rows.length > 0) {
-    children.push(legendOf(names), bars(rows, memoryBytes));
+    children.push(legendOf(names, "m"), bars(rows, memoryBytes, "m"));
     if (measured.size === 0) children.push(make("p", { class: "hint" }, "Ranks say at evaluations what they hold."));
     if (numbers.length > MAX_BARS) children.push(make("p", { class: "hint" }, `${numbers.length - MAX_BARS} more ranks`));
     const table = make("table");

@@ -15,6 +15,7 @@
 //! | `/api/plan/choices`, `/api/plan?model=llama3-8b&device=…` | models and devices; a plan |
 //! | `/api/plan/scaling?model=llama3-8b&device=…` | throughput of the plan over devices |
 //! | `/api/lab/choices`, `/api/lab/experiment?name=…&param=…` | experiments; a run of one |
+//! | `/api/lab/real?name=stragglers` | a measurement of one on this machine |
 //! | `/api/lab/walk?name=ring&ranks=4` | a schedule, round by round |
 //! | `/api/live` | an overview whenever one changes, as Server-Sent Events |
 //!
@@ -27,7 +28,7 @@ use crate::guard::{Guard, parameter};
 use crate::history::{Compressed, Finished, LogLine, Sample, Started};
 use crate::live;
 use crate::overview::overview;
-use crate::page::{HEADERS, RUN_PAGE, SHARED, TOOL_PAGES, without_tools};
+use crate::page::{HEADERS, RUN_PAGE, SHARED, STYLE_SHEET, TOOL_PAGES, without_tools};
 use crate::ranks::Rank;
 use crate::runs::{Run, RunInfo, Runs, Table};
 use crate::tools::{Query, Sources, Tools};
@@ -39,6 +40,7 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use lockstep_platform::World;
+use lockstep_plot::palette::style_sheet;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -115,7 +117,9 @@ impl Answers {
         for asset in SHARED.iter().chain(&RUN_PAGE) {
             let has_links = self.sources.tools.is_some() || asset.path != "/";
             let text = if has_links { asset.text.to_owned() } else { without_tools(asset.text) };
-            serve(asset.path, asset.media_type, text);
+            // The style sheet names colours; the palette of all charts says what they are.
+            let palette = if asset.path == STYLE_SHEET { style_sheet() } else { String::new() };
+            serve(asset.path, asset.media_type, palette + &text);
         }
         if self.sources.tools.is_some() {
             for asset in &TOOL_PAGES {
@@ -127,6 +131,7 @@ impl Answers {
                 .route("/api/plan/scaling", get(scaling))
                 .route("/api/lab/choices", get(lab_choices))
                 .route("/api/lab/experiment", get(experiment))
+                .route("/api/lab/real", get(measure))
                 .route("/api/lab/walk", get(walk));
         }
         router
@@ -375,6 +380,10 @@ async fn scaling(Shared(answers): Shared<Answers>, uri: Uri) -> Response {
 
 async fn experiment(Shared(answers): Shared<Answers>, uri: Uri) -> Response {
     compute_with(answers, uri, "experiment", |tools, query| tools.experiment(query)).await
+}
+
+async fn measure(Shared(answers): Shared<Answers>, uri: Uri) -> Response {
+    compute_with(answers, uri, "measure", |tools, query| tools.measure(query)).await
 }
 
 async fn walk(Shared(answers): Shared<Answers>, uri: Uri) -> Response {

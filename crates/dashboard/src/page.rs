@@ -18,6 +18,9 @@ macro_rules! asset {
     };
 }
 
+/// Path of the style sheet, which is served after the palette.
+pub const STYLE_SHEET: &str = "/style.css";
+
 /// Files of all pages.
 pub const SHARED: [Asset; 3] = [
     asset!("/style.css", "text/css; charset=utf-8", "../assets/style.css"),

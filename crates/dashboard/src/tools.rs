@@ -67,6 +67,9 @@ pub trait Tools: Send + Sync {
     /// Runs an experiment.
     fn experiment(&self, query: &Query) -> Result<Value, String>;
 
+    /// Measures an experiment on this machine, beside its simulation.
+    fn measure(&self, query: &Query) -> Result<Value, String>;
+
     /// Walks through a schedule.
     fn walk(&self, query: &Query) -> Result<Value, String>;
 }

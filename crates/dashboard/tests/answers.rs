@@ -122,6 +122,7 @@ fn the_planner_and_the_lab_get_their_queries_whole() {
     let answer = fixture.json("/api/lab/experiment?param=ranks%3D8&param=bytes%3D1+MB");
     assert_eq!(answer["params"], serde_json::json!(["ranks=8", "bytes=1 MB"]));
     assert!(fixture.json("/api/plan/scaling?model=x")["pictures"].is_array());
+    assert_eq!(fixture.json("/api/lab/real?name=stragglers")["name"], "stragglers");
     let same_site = "Sec-Fetch-Site: same-origin\r\n";
     for (path, code) in [("/api/plan", 409), ("/api/plan?model=%ff", 400), ("/api/lab/other", 404)]
     {

@@ -80,7 +80,7 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let (listen, token) = (arguments.listen(), arguments.token(world)?);
     let process = prediction::measure_process(world);
     let runs = Arc::new(FolderRuns::new(world, sources, process));
-    let sources = Sources { runs, tools: Some(Arc::new(PageTools)) };
+    let sources = Sources { runs, tools: Some(Arc::new(PageTools::new(world))) };
     let server = Server::start(world, &listen, token, sources, Limits::default())?;
     warn_of_other_hosts(&listen);
     output::text(&format!("{}\n", server.url()))?;

@@ -71,6 +71,10 @@ impl Tools for Echo {
         Ok(json!({ "params": query.all("param").collect::<Vec<_>>() }))
     }
 
+    fn measure(&self, query: &Query) -> Result<Value, String> {
+        Ok(json!({ "name": query.get("name") }))
+    }
+
     fn walk(&self, _: &Query) -> Result<Value, String> {
         Ok(json!({ "frames": [] }))
     }

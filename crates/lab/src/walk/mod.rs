@@ -9,7 +9,7 @@ mod gossip;
 mod pipeline;
 mod render;
 
-pub use render::{frame_svg, html, message_text, svg, text};
+pub use render::{Arrow, arrows, csv, frame_svg, html, message_text, svg, text};
 
 use crate::error::LabError;
 use lockstep_config::GraphName;
@@ -92,6 +92,8 @@ pub const NAMES: &[&str] = &[
     "gossip-one-peer",
     "gpipe",
     "1f1b",
+    "interleaved",
+    "zero-bubble",
 ];
 
 /// Walks through a schedule by name, for a number of ranks and a vector of `bytes`.
@@ -116,6 +118,8 @@ pub fn walk(name: &str, num_ranks: usize, bytes: Bytes) -> Result<Walk, LabError
         "gossip-one-peer" => gossip::walk(GraphName::OnePeer, num_ranks, bytes),
         "gpipe" => pipeline::walk(Kind::GPipe, num_ranks),
         "1f1b" => pipeline::walk(Kind::OneFOneB, num_ranks),
+        "interleaved" => pipeline::walk(Kind::Interleaved, num_ranks),
+        "zero-bubble" => pipeline::walk(Kind::ZeroBubble, num_ranks),
         _ => return Err(LabError::no_such("walk", name, NAMES.iter().copied())),
     })
 }

@@ -4,7 +4,7 @@ use super::{Frame, Walk};
 use crate::description::Unit;
 use crate::table::aligned;
 use lockstep_config::units::Bytes;
-use lockstep_plot::{Anchor, Canvas, Title, escape, page};
+use lockstep_plot::{Anchor, Canvas, Title, escape, page, palette};
 use std::fmt::Write;
 
 /// Renders a walk as text.
@@ -60,6 +60,48 @@ fn height(frame: &Frame) -> f64 {
     TOP + ROW * frame.held.len() as f64 + 30.0
 }
 
+/// Height of the middle of a rank's row.
+fn middle(rank: usize) -> f64 {
+    TOP + ROW * (rank as f64 + 0.5)
+}
+
+/// Arrow of a message in the picture of its frame, which a page can let move.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Arrow {
+    /// Place along the horizontal axis.
+    pub x: f64,
+    /// Height of the sender.
+    pub from: f64,
+    /// Height of the receiver.
+    pub to: f64,
+}
+
+/// Arrows of the messages of a frame, side by side to avoid overlap.
+pub fn arrows(frame: &Frame) -> Vec<Arrow> {
+    let arrow = |(index, message): (usize, &super::Message)| Arrow {
+        x: WIDTH - RIGHT + 16.0 + (index % 10) as f64 * 16.0,
+        from: middle(message.source),
+        to: middle(message.target),
+    };
+    frame.messages.iter().enumerate().map(arrow).collect()
+}
+
+/// Messages of all rounds as comma-separated values.
+pub fn csv(walk: &Walk) -> String {
+    let mut text = "round,title,source,target,content,bytes\n".to_owned();
+    for (round, frame) in walk.frames.iter().enumerate() {
+        for super::Message { source, target, content, bytes } in &frame.messages {
+            let (title, content) = (quoted(&frame.title), quoted(content));
+            let _ = writeln!(text, "{round},{title},{source},{target},{content},{}", bytes.0);
+        }
+    }
+    text
+}
+
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", text.replace('"', "\"\""))
+}
+
 /// Renders one frame as SVG: shades show completeness, arrows show messages.
 pub fn frame_svg(walk: &Walk, frame: &Frame) -> String {
     let below =
@@ -67,7 +109,6 @@ pub fn frame_svg(walk: &Walk, frame: &Frame) -> String {
     let mut canvas = Canvas::new((WIDTH, height(frame)), &Title::new(walk.title.as_str(), below));
     let num_columns = frame.held.first().map_or(1, Vec::len).max(1) as f64;
     let width = (WIDTH - LEFT - RIGHT) / num_columns;
-    let middle = |rank: usize| TOP + ROW * (rank as f64 + 0.5);
     for (rank, held) in frame.held.iter().enumerate() {
         let name = format!("{} {rank}", walk.row);
         canvas.text((LEFT - 8.0, middle(rank) + 4.0), Anchor::End, &name);
@@ -94,14 +135,11 @@ pub fn frame_svg(walk: &Walk, frame: &Frame) -> String {
         let x = LEFT + width * (column as f64 + 0.5);
         canvas.text((x, TOP - 8.0), Anchor::Middle, &format!("{} {column}", walk.column));
     }
-    for (index, message) in frame.messages.iter().enumerate() {
-        // Arrows are side by side to avoid overlap.
-        let x = WIDTH - RIGHT + 16.0 + (index % 10) as f64 * 16.0;
-        let (from, to) = (middle(message.source), middle(message.target));
-        canvas.line((x, from), (x, to), "#d55e00");
+    for (message, Arrow { x, from, to }) in frame.messages.iter().zip(arrows(frame)) {
+        canvas.line((x, from), (x, to), palette::colour(1));
         let tip = if to > from { -7.0 } else { 7.0 };
-        canvas.line((x - 4.0, to + tip), (x, to), "#d55e00");
-        canvas.line((x + 4.0, to + tip), (x, to), "#d55e00");
+        canvas.line((x - 4.0, to + tip), (x, to), palette::colour(1));
+        canvas.line((x + 4.0, to + tip), (x, to), palette::colour(1));
         canvas.marker((x, from), 1, true, &message_text(message));
     }
     canvas.finish()

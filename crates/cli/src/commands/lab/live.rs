@@ -1,10 +1,11 @@
 //! Experiments and walks as the page of `lockstep serve` asks for them.
 
-use super::notebook::{arguments, notebook};
+use super::notebook::{arguments, notebook, walk_notebook};
 use lockstep_config::units::Bytes;
 use lockstep_lab::experiments::{ALL, find};
-use lockstep_lab::walk::{self, frame_svg, message_text};
+use lockstep_lab::walk::{self, arrows, frame_svg, message_text};
 use lockstep_lab::{Column, Description, Domain, LabError, Param, Study, chart, real};
+use lockstep_platform::World;
 use serde_json::{Value, json};
 
 /// Most seeds that the page asks for.
@@ -74,13 +75,32 @@ pub(crate) fn experiment(
     }))
 }
 
+/// Measures an experiment on this machine, with the parameters of the measurement, which are made
+/// for a laptop: those of the page may be those of a data centre.
+pub(crate) fn measure(name: &str, world: &World) -> Result<Value, LabError> {
+    let request = real::Request { params: &[], sweeps: &[], seed: 0 };
+    let (description, report) = real::run(name, &request, world, &mut |_| {})?;
+    let column = |column: &Column| json!({ "name": column.name, "meaning": column.meaning });
+    Ok(json!({
+        "chart": chart::svg(&description, &report),
+        "findings": report.findings,
+        "setting": report.setting(&description),
+        "columns": report.columns.iter().map(column).collect::<Vec<_>>(),
+        "rows": report.rows.cells(),
+        "command": format!("lockstep lab {name} --real"),
+    }))
+}
+
 /// All rounds of a schedule as pictures.
 pub(crate) fn walk(name: &str, num_ranks: usize, bytes: Bytes) -> Result<Value, LabError> {
     let walk = walk::walk(name, num_ranks, bytes)?;
+    let list = [name, "--ranks", &num_ranks.to_string(), "--bytes", &format!("{}B", bytes.0)]
+        .map(str::to_owned);
     let frames = walk.frames.iter().map(|frame| {
         json!({
             "title": frame.title,
             "messages": frame.messages.iter().map(message_text).collect::<Vec<_>>(),
+            "arrows": arrows(frame).iter().map(|it| [it.x, it.from, it.to]).collect::<Vec<_>>(),
             "svg": frame_svg(&walk, frame),
         })
     });
@@ -88,7 +108,9 @@ pub(crate) fn walk(name: &str, num_ranks: usize, bytes: Bytes) -> Result<Value, 
         "title": walk.title,
         "frames": frames.collect::<Vec<_>>(),
         "svg": walk::svg(&walk),
-        "command": format!("lockstep lab walk {name} --ranks {num_ranks} --bytes {}B", bytes.0),
+        "csv": walk::csv(&walk),
+        "notebook": walk_notebook(&walk.title, &list),
+        "command": format!("lockstep lab walk {}", list.join(" ")),
     }))
 }
 
@@ -104,6 +126,12 @@ mod tests {
                 let walk = walk(name, ranks, Bytes(1 << 20)).expect(name);
                 let frames = walk["frames"].as_array().expect("a list");
                 assert!(frames.len() >= 2, "{name}, {ranks} ranks: {} rounds", frames.len());
+                let num_messages: usize = frames
+                    .iter()
+                    .map(|frame| frame["messages"].as_array().expect("a list").len())
+                    .sum();
+                let lines = walk["csv"].as_str().expect("a text").lines().count();
+                assert_eq!(lines, 1 + num_messages, "{name}");
                 for frame in frames {
                     assert!(
                         frame["svg"].as_str().is_some_and(|svg| svg.starts_with("<svg")),

@@ -43,6 +43,10 @@ pub(super) fn notebook(description: &Description, arguments: &[String]) -> Strin
         cell(2, "code", table),
         cell(3, "code", &draw),
     ];
+    notebook_of(&cells)
+}
+
+fn notebook_of(cells: &[Value]) -> String {
     let kernel = json!({ "display_name": "Python 3", "language": "python", "name": "python3" });
     let notebook = json!({
         "cells": cells,
@@ -51,6 +55,24 @@ pub(super) fn notebook(description: &Description, arguments: &[String]) -> Strin
         "nbformat_minor": 5,
     });
     format!("{notebook:#}\n")
+}
+
+/// The notebook of a walk: its messages as a table.
+pub(super) fn walk_notebook(title: &str, arguments: &[String]) -> String {
+    let about = format!(
+        "# {title}\n\nEach round delivers the messages that are sent and awaited at the same time. \
+         The cells call `lockstep`, which must be on the path."
+    );
+    let list: String = arguments.iter().map(|it| format!(", {}", json!(it))).collect();
+    let run = format!(
+        "import json\nimport subprocess\n\ncommand = [\"lockstep\", \"lab\", \"walk\", \"--json\"{list}]\n\
+         result = subprocess.run(command, check=True, capture_output=True)\n\
+         rounds = json.loads(result.stdout)[\"rounds\"]\n\
+         print(len(rounds), \"rounds,\", sum(len(it[\"messages\"]) for it in rounds), \"messages\")"
+    );
+    let table = "import pandas\n\ntable = pandas.DataFrame(\n    [{\"round\": number, **message} for number, \
+                 it in enumerate(rounds) for message in it[\"messages\"]]\n)\ntable";
+    notebook_of(&[cell(0, "markdown", &about), cell(1, "code", &run), cell(2, "code", table)])
 }
 
 /// Arguments of `lockstep lab` for an experiment.
