@@ -1,5 +1,5 @@
 // The dashboard in a real browser, against the real command: node dashboard.mjs --lockstep PROGRAM
-// [--short] [--images FOLDER] [--assets FOLDER]. The step `browser` of `cargo xtask ci` installs what it
+// [--short] [--only tools|large|live|report|gallery] [--gallery FILE] [--images FOLDER] [--assets FOLDER]. The step `browser` of `cargo xtask ci` installs what it
 // needs and runs it.
 //
 // With --short, no time is measured, and of the tools only the light form is looked at.
@@ -19,14 +19,15 @@ import { spawn } from "node:child_process";
 import { appendFileSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
-import { join } from "node:path";
+import { dirname, join, resolve as absolute } from "node:path";
+import { pathToFileURL } from "node:url";
 import { chromium } from "playwright-core";
 
 const argument = (name) => {
   const at = process.argv.indexOf(name);
   return at < 0 ? null : process.argv[at + 1];
 };
-const lockstep = argument("--lockstep");
+const lockstep = absolute(argument("--lockstep"));
 const images = argument("--images");
 const assets = argument("--assets");
 const isShort = process.argv.includes("--short");
@@ -38,6 +39,11 @@ const NUM_RANKS = 64;
 const FIRST_PAINT_MS = 1000;
 const FRAME_MS = 50;
 const VISITS = 3;
+const FORMS = [
+  ["light", {}],
+  ["dark", { colorScheme: "dark" }],
+  ["phone", { viewport: { width: 390, height: 844 }, deviceScaleFactor: 2, isMobile: true, hasTouch: true }],
+];
 
 const folder = mkdtempSync(join(tmpdir(), "lockstep-browser-"));
 const children = [];
@@ -149,7 +155,13 @@ async function open(browser, url, options = {}, ready = "#run-name .state") {
     if (!request.url().startsWith(origin) && !request.url().startsWith("data:")) notes.push("request to " + request.url());
   });
   for (const name of assets ? ["elements.js", "app.js", "workers.js", "tools.js", "plan.js", "lab.js", "style.css"] : []) {
-    await page.route("**/" + name, (route) => route.fulfill({ path: join(assets, name) }));
+    await page.route("**/" + name, async (route) => {
+      const file = readFileSync(join(assets, name), "utf8");
+      if (name !== "style.css") { await route.fulfill({ contentType: "text/javascript", body: file }); return; }
+      // The program puts its palette in front.
+      const served = await (await route.fetch()).text();
+      await route.fulfill({ contentType: "text/css", body: served.slice(0, served.indexOf("/*")) + file });
+    });
   }
   if (options.script) await page.addInitScript(options.script);
   await page.goto(url);
@@ -165,7 +177,8 @@ function observe() {
     for (const entry of list.getEntries()) {
       const scripts = entry.scripts.map((it) => `${it.sourceFunctionName || it.invoker} ${it.duration.toFixed(0)} ms`);
       const own = entry.renderStart ? entry.startTime + entry.duration - entry.renderStart : 0;
-      globalThis.frames.push({ at: entry.startTime, duration: entry.duration,
+      const work = own + entry.scripts.reduce((sum, it) => sum + it.duration, 0);
+      globalThis.frames.push({ at: entry.startTime, duration: entry.duration, work,
         text: `${entry.duration.toFixed(0)} ms at ${entry.startTime.toFixed(0)} ms: ${scripts.join(", ")}; rendering ${own.toFixed(0)} ms` });
     }
   }).observe({ type: "long-animation-frame", buffered: true });
@@ -185,8 +198,8 @@ async function checkAccessibility(page, name) {
   check(serious.length === 0, `${name}: no serious fault of accessibility ${text.join("\n")}`);
 }
 
-async function picture(page, name) {
-  if (images) await page.screenshot({ path: join(images, name + ".png") });
+async function picture(page, name, fullPage = false) {
+  if (images) await page.screenshot({ path: join(images, name + ".png"), fullPage });
 }
 
 const tabs = ["training", "workers", "step", "explain", "record"];
@@ -197,6 +210,8 @@ async function whileItTrains(browser) {
     "--set", "run.workers=2", "--set", "eval.every=20"], (line) => line.includes("loss"));
   await output(["train", "--preset", "tiny", "--steps", "30", "--quiet", "--set", "run.dir=live/0000", "--set", "run.workers=2",
     "--set", "compress.method=top-k", "--set", "eval.every=10"]);
+  await output(["train", "--preset", "tiny", "--steps", "30", "--quiet", "--set", "run.dir=live/servers", "--set", "run.workers=2",
+    "--set", "sync.mode=parameter-server", "--set", "eval.every=10"]);
   const { line: url } = await start(["serve", "live"], (line) => line.startsWith("http"));
   const { page, notes, context } = await open(browser, url);
   check(new URL(page.url()).search === "", "the token does not stay in the address");
@@ -241,6 +256,16 @@ async function whileItTrains(browser) {
   await compareRuns(page);
   check(notes.length === 0, `nothing on the console, no request to elsewhere ${notes.join("; ")}`);
   await context.close();
+  for (const [name, options] of FORMS.slice(1)) {
+    const opened = await open(browser, url, options);
+    await opened.page.waitForSelector("#curves path.curve");
+    const width = await opened.page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+    check(width <= 0, `${name}: nothing is wider than the window`);
+    await picture(opened.page, "dashboard-live-" + name);
+    await checkAccessibility(opened.page, name);
+    check(opened.notes.length === 0, `${name}: nothing on the console ${opened.notes.join("; ")}`);
+    await opened.context.close();
+  }
 }
 
 /** Charts of every run, by their titles. */
@@ -257,11 +282,21 @@ async function compareRuns(page) {
   check(names.includes("0000 training") && names.includes("0001 training"), "two runs are compared in one chart");
   const lines = await page.locator("#curves figure:first-child path.curve:not(.raw)").count();
   check(lines >= 2, `${lines} lines in it`);
-  await page.click("#runs button >> nth=0");
   await tab(page, "workers");
+  await page.click("#runs button:has-text('0000')");
   await page.waitForSelector("#compression .bars");
   check(/times smaller/.test(await page.textContent("#compression")), "compressed bytes are beside those without compression");
   await picture(page, "dashboard-compression");
+  await page.click("#runs button:has-text('servers')");
+  await page.waitForSelector("#staleness .bars");
+  check(/updates? old/.test(await page.textContent("#staleness")), "gradients of an asynchronous run are counted by their staleness");
+}
+
+/** The report of a run as a file that others can open. */
+async function ofTheReport() {
+  await output(["report", "live/0000", "--html", "report.html", "--pdf", "report.pdf"]);
+  const pdf = readFileSync(join(folder, "report.pdf"));
+  check(pdf.subarray(0, 5).toString() === "%PDF-" && pdf.length > 20000, `the report is a PDF of ${pdf.length} bytes`);
 }
 
 /** Moves the pointer over curves, enlarges a range, smooths, and looks at every tab. */
@@ -284,12 +319,12 @@ async function usePage(page, takesPictures) {
     if (name === "step") await page.waitForSelector("#timeline figure:not([hidden])", { timeout: 60000 });
     if (name === "explain") await page.waitForSelector("#explain .verdict", { timeout: 60000 });
     await page.waitForTimeout(500);
-    if (takesPictures) await picture(page, "dashboard-light-" + name);
+    if (takesPictures) await picture(page, "dashboard-light-" + name, name !== "record");
   }
   await tab(page, "workers");
   await page.waitForFunction((ranks) => document.querySelectorAll("#ranks tbody tr").length === ranks, NUM_RANKS);
-  check((await page.getAttribute("#stragglers canvas", "aria-label")).includes("least: rank 37"), "the map names the straggler");
-  check((await page.textContent("#memory")).includes("rank 0 measured"), "memory as planned and as measured are beside each other");
+  await page.waitForFunction(() => /least: rank 37/.test(document.querySelector("#stragglers canvas").getAttribute("aria-label")));
+  await page.waitForFunction(() => /rank 0 planned.*rank 0 measured/.test(document.getElementById("memory").textContent));
 }
 
 const median = (values) => [...values].sort((a, b) => a - b)[values.length >> 1];
@@ -316,15 +351,18 @@ async function measure(browser, url, run) {
     paints.push(await page.evaluate(() => performance.getEntriesByName("first-contentful-paint")[0].startTime));
     curves.push(await page.evaluate(() => globalThis.firstCurve));
     await usePage(page, visit === 0);
-    const frames = await page.evaluate(() => globalThis.frames);
-    longest.push(Math.max(0, ...frames.map((frame) => frame.duration)));
-    for (const frame of frames) console.log(`     visit ${visit + 1}: frame of ${frame.text}`);
+    const frames = (await page.evaluate(() => globalThis.frames)).filter((frame) => frame.at > paints[visit]);
+    // Where scripts and rendering are the smaller part of a frame, it waited for a processor.
+    const ours = frames.filter((frame) => frame.work > frame.duration / 2);
+    longest.push(Math.max(0, ...ours.map((frame) => frame.duration)));
+    for (const frame of frames) console.log(`     visit ${visit + 1}: ${ours.includes(frame) ? "frame" : "frame that waited"} of ${frame.text}`);
     check(notes.length === 0, `visit ${visit + 1}: nothing on the console ${notes.join("; ")}`);
     await context.close();
   }
   end();
   const list = (values) => values.map((value) => value.toFixed(0)).join(", ");
   console.log(`     first paint ${list(paints)} ms; first curve ${list(curves)} ms; longest frame ${list(longest)} ms (0: under ${FRAME_MS})`);
+  check(paints.length === VISITS, `the run was looked at ${VISITS} times while it grew: its stragglers and its memory by part`);
   check(median(paints) < FIRST_PAINT_MS, `first paint after ${median(paints).toFixed(0)} ms, the median of ${VISITS} visits`);
   check(median(curves) < FIRST_PAINT_MS, `first curve after ${median(curves).toFixed(0)} ms`);
   check(median(longest) < FRAME_MS, `the longest frame took ${median(longest).toFixed(0)} ms`);
@@ -352,10 +390,8 @@ async function ofALargeRun(browser) {
   }
   check(notes.length === 0, `nothing on the console, no request to elsewhere ${notes.join("; ")}`);
   await context.close();
-  for (const [name, options] of [
-    ["dashboard-dark", { colorScheme: "dark" }],
-    ["dashboard-phone", { viewport: { width: 390, height: 844 }, deviceScaleFactor: 2, isMobile: true, hasTouch: true }],
-  ]) {
+  for (const [form, options] of FORMS.slice(1)) {
+    const name = "dashboard-" + form;
     const opened = await open(browser, url, options);
     await opened.page.waitForTimeout(1500);
     await picture(opened.page, name);
@@ -364,7 +400,7 @@ async function ofALargeRun(browser) {
     for (const of of tabs) {
       await tab(opened.page, of);
       await opened.page.waitForTimeout(500);
-      await picture(opened.page, `${name}-${of}`);
+      await picture(opened.page, `${name}-${of}`, of !== "record");
       await checkAccessibility(opened.page, `${name}, ${of}`);
     }
     check(opened.notes.length === 0, `${name}: nothing on the console ${opened.notes.join("; ")}`);
@@ -407,7 +443,40 @@ async function ofThePlanner(page) {
   check(true, "curves over numbers of devices follow");
 }
 
-async function ofTheLab(page) {
+/** Files that the page saves, by their endings. */
+async function saved(page, name, kinds) {
+  const files = {};
+  for (const [button, ending] of kinds) {
+    const [download] = await Promise.all([page.waitForEvent("download"), page.click("#save-" + button)]);
+    check(download.suggestedFilename() === `${name}.${ending}`, `${name}.${ending} is saved`);
+    files[ending] = readFileSync(await download.path());
+  }
+  return files;
+}
+
+/** Runs the first cell of a notebook, which calls the program, with python3 where there is one. */
+async function runNotebook(text) {
+  const cell = JSON.parse(text).cells.find((it) => it.cell_type === "code").source;
+  const code = await new Promise((resolve) => {
+    const child = spawn("python3", ["-c", Array.isArray(cell) ? cell.join("") : cell],
+      { cwd: folder, stdio: ["ignore", "ignore", "inherit"], env: { ...process.env, PATH: `${dirname(lockstep)}:${process.env.PATH}` } });
+    child.on("error", () => resolve(null));
+    child.on("exit", resolve);
+  });
+  if (code === null) console.log("     left out: no python3 for the notebook");
+  else check(code === 0, "a cell of the notebook runs");
+}
+
+/** Measures an experiment on this machine, beside its simulation. */
+async function ofAMeasurement(page) {
+  await page.selectOption("#subject", "experiment:stragglers");
+  await isAnswered(page);
+  await page.click("#measure");
+  await page.waitForSelector("#real svg", { timeout: 120000 });
+  check((await page.textContent("#real svg")).includes("measured"), "a measurement on this machine stands beside its simulation");
+}
+
+async function ofTheLab(page, isFirst) {
   await page.click("nav.pages a[href='/lab']");
   await isAnswered(page);
   await page.selectOption("#subject", "experiment:stragglers");
@@ -419,12 +488,7 @@ async function ofTheLab(page) {
   await page.waitForFunction((old) => document.querySelector("#pictures svg").outerHTML !== old, before, { timeout: 20000 });
   await isAnswered(page);
   check((await page.textContent("#command")).includes("--param"), "a slider runs the experiment anew");
-  const files = {};
-  for (const [button, ending] of [["svg", "svg"], ["png", "png"], ["csv", "csv"], ["notebook", "ipynb"]]) {
-    const [download] = await Promise.all([page.waitForEvent("download"), page.click("#save-" + button)]);
-    check(download.suggestedFilename() === "stragglers." + ending, `stragglers.${ending} is saved`);
-    files[ending] = readFileSync(await download.path());
-  }
+  const files = await saved(page, "stragglers", [["svg", "svg"], ["png", "png"], ["csv", "csv"], ["notebook", "ipynb"]]);
   check(files.png.subarray(1, 4).toString() === "PNG" && files.png.length > 10000, "the PNG has a picture");
   check(JSON.parse(files.ipynb).nbformat === 4 && files.csv.toString().includes(","), "the notebook and the CSV can be read");
   await page.selectOption("#subject", "walk:ring");
@@ -436,21 +500,25 @@ async function ofTheLab(page) {
   await page.waitForFunction(() => document.getElementById("round-text").textContent.startsWith("4 of"), null, { timeout: 5000 });
   await page.click("#play");
   check((await page.locator("#findings li").count()) > 0, "a walk plays and lists its messages");
+  await page.click("#step");
+  await page.click("#play");
+  await page.waitForFunction(() => document.querySelectorAll("#pictures .sent").length > 0);
+  await page.click("#play");
+  check(true, "messages move between the ranks");
+  const ofWalk = await saved(page, "ring", [["csv", "csv"], ["notebook", "ipynb"]]);
+  check(ofWalk.csv.toString().split("\n").length > 10, "the messages of a walk are saved");
+  if (isFirst) await runNotebook(ofWalk.ipynb);
 }
 
 async function ofTheTools(browser) {
   const { line: url } = await start(["serve"], (line) => line.startsWith("http"));
-  const forms = [
-    ["light", {}],
-    ["dark", { colorScheme: "dark" }],
-    ["phone", { viewport: { width: 390, height: 844 }, deviceScaleFactor: 2, isMobile: true, hasTouch: true }],
-  ];
-  for (const [name, options] of isShort ? forms.slice(0, 1) : forms) {
+  for (const [name, options] of isShort ? FORMS.slice(0, 1) : FORMS) {
     const { page, notes, context } = await open(browser, url, options, "#connection.live");
     await ofThePlanner(page);
     await picture(page, "planner-" + name);
+    if (images) await page.screenshot({ path: join(images, `planner-${name}-whole.png`), fullPage: true });
     await checkAccessibility(page, "planner, " + name);
-    await ofTheLab(page);
+    await ofTheLab(page, name === "light");
     await picture(page, "lab-walk-" + name);
     await checkAccessibility(page, "walk, " + name);
     await page.selectOption("#subject", "experiment:stragglers");
@@ -461,7 +529,11 @@ async function ofTheTools(browser) {
     const width = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
     check(width <= 0, `lab, ${name}: nothing is wider than the window`);
     // Every experiment and every walk once, where it is quick to look at.
-    if (name === "light" && !isShort) await everySubject(page);
+    if (name === "light" && !isShort) {
+      await everySubject(page);
+      await ofAMeasurement(page);
+      await picture(page, "lab-measured");
+    }
     check(notes.length === 0, `${name}: nothing on the console, no request to elsewhere ${notes.join("; ")}`);
     await context.close();
   }
@@ -477,6 +549,32 @@ async function everySubject(page) {
   check(subjects.length > 40, `all ${subjects.length} experiments and walks are drawn`);
 }
 
+/** Charts of every kind on one page, which a person looks at before a release. */
+async function ofTheGallery(browser) {
+  const file = argument("--gallery");
+  if (!file) { console.log("     left out: the gallery, without --gallery FILE"); return; }
+  const page = await browser.newPage({ viewport: { width: 1240, height: 1000 } });
+  const notes = [];
+  page.on("console", (message) => notes.push(message.text()));
+  page.on("request", (request) => { if (!request.url().startsWith("file:")) notes.push("request to " + request.url()); });
+  await page.goto(pathToFileURL(absolute(file)).href);
+  const charts = await page.evaluate(() => [...document.querySelectorAll("svg")].map((svg) => {
+    const [, , width, height] = svg.getAttribute("viewBox").split(" ").map(Number);
+    const scale = svg.getBoundingClientRect().width / width;
+    const frame = svg.getBoundingClientRect();
+    const outside = [...svg.querySelectorAll("text")].filter((text) => {
+      const box = text.getBoundingClientRect();
+      return box.width > 0 && (box.left < frame.left - 1 || box.right > frame.right + 1 || box.bottom > frame.bottom + 1);
+    });
+    return { title: svg.querySelector("text").textContent, height: height * scale, outside: outside.map((it) => it.textContent) };
+  }));
+  const faults = charts.filter((chart) => chart.outside.length > 0).map((chart) => `${chart.title}: ${chart.outside.slice(0, 3).join(" | ")}`);
+  check(charts.length >= 8 && faults.length === 0, `${charts.length} charts of the gallery keep their texts inside ${faults.join("; ")}`);
+  check(notes.length === 0, `the gallery asks for nothing ${notes.join("; ")}`);
+  if (images) await page.screenshot({ path: join(images, "gallery.png"), fullPage: true });
+  await page.close();
+}
+
 let isFailed = false;
 const launch = { executablePath: CHROMIUM, args: ["--no-sandbox", "--disable-dev-shm-usage"] };
 const browser = await chromium.launch(launch).catch((error) => {
@@ -484,9 +582,10 @@ const browser = await chromium.launch(launch).catch((error) => {
   process.exit(isShort ? 0 : 1);
 });
 try {
-  await ofTheTools(browser);
-  if (!isShort) await ofALargeRun(browser);
-  await whileItTrains(browser);
+  const only = argument("--only");
+  for (const [name, part] of [["tools", ofTheTools], ["large", ofALargeRun], ["live", whileItTrains], ["report", ofTheReport], ["gallery", ofTheGallery]]) {
+    if (only ? only === name : !isShort || !["large", "gallery"].includes(name)) await part(browser);
+  }
 } catch (error) {
   isFailed = true;
   console.error(error);

@@ -18,9 +18,10 @@ const SWITCH: &str = "LOCKSTEP_BROWSER";
 /// Programs with their packages in Debian.
 const PROGRAMS: [(&str, &str); 3] = [("chromium", "chromium"), ("node", "nodejs"), ("npm", "npm")];
 
-/// Seconds that an installation of npm's packages may take, and the whole look.
+/// Seconds that npm may take to install its packages, and a look at the main pages or at all.
 const INSTALL_SECONDS: &str = "150";
-const LOOK_SECONDS: &str = "300";
+const SHORT_SECONDS: &str = "300";
+const WHOLE_SECONDS: &str = "1200";
 
 /// The files of the test; the second names its packages.
 const FILES: [&str; 2] = ["dashboard.mjs", "package.json"];
@@ -62,10 +63,17 @@ pub(crate) fn run() -> Result<()> {
         return Ok(());
     }
     let mut look = Command::new("timeout");
-    look.args([LOOK_SECONDS, "node"]).arg(folder.join(FILES[0]));
-    look.arg("--lockstep").arg(here.with_file_name("lockstep"));
-    look.args((!is_whole).then_some("--short"));
+    look.args([if is_whole { WHOLE_SECONDS } else { SHORT_SECONDS }, "node"]);
+    look.arg(folder.join(FILES[0])).arg("--lockstep").arg(here.with_file_name("lockstep"));
+    if is_whole {
+        let mut gallery = Command::new(here.with_file_name("examples").join("gallery"));
+        let page = folder.join("gallery.html");
+        std::fs::write(&page, shell::capture(&mut gallery)?).context("the gallery of charts")?;
+        look.arg("--gallery").arg(page);
+        return shell::run(&mut look);
+    }
     // A browser waits in seconds, which a busy machine may take; two failures are none of its doing.
+    look.arg("--short");
     shell::run(&mut look).or_else(|_| shell::run(&mut look))
 }
 
