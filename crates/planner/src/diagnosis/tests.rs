@@ -89,10 +89,13 @@ fn a_slow_rank_is_named_and_its_cost_is_replayed() {
     let ranks = vec![fast(), fast(), rank(0.2, 0.0, 0.0), fast()];
     let found = diagnosed(&facts(&["run.workers=4"], 0.205, ranks));
     assert_eq!((found.verdict, found.culprit_rank), (Verdict::Straggler, Some(2)));
+    let two = facts(&["run.workers=2"], 0.205, vec![fast(), rank(0.2, 0.0, 0.0)]);
+    let planned = diagnosed(&two).plan.expect("there is a program").ranks;
+    assert!(planned.iter().all(|it| (it.compute_seconds - 0.1).abs() < 1e-9), "{planned:?}");
     let without = what_if(&found, "no_straggler").step_seconds;
     assert!((without / 0.105 - 1.0).abs() < 0.05, "{without}");
     assert_eq!(found.next.settings, ["sync.stragglers=shares"]);
-    // The plan has four equal ranks, and nobody waits.
+    // The plan has four equal ranks, and none waits.
     let plan = found.plan.expect("there is a program");
     assert!((plan.ranks[2].compute_seconds - 0.1).abs() < 1e-9 && !plan.is_calibrated, "{plan:?}");
     assert!(plan.step_seconds < 0.12 && plan.parts.waiting_for_rank_seconds == 0.0, "{plan:?}");

@@ -7,8 +7,8 @@ use lockstep_schedule::step::{Message, MessageKind, Queue, TaskOp};
 use lockstep_telemetry::trace::{FlowEnd, TraceSpan, TraceText, Track};
 use std::time::Duration;
 
-/// Resources, in the order in which they are drawn. They begin at 1: Perfetto takes thread 0 for the
-/// thread that has the number of its process, which is another resource of that rank.
+/// Resources, in the order in which they are drawn. They begin at 1: Perfetto takes thread 0 for
+/// the thread that has the number of its process, which is another resource of that rank.
 const STEP: u32 = 1;
 const COMPUTE: u32 = 2;
 const CONTROL: u32 = 3;

@@ -195,8 +195,7 @@ fn render_traced(steps: &[TracedStep], last_counts: &[usize]) -> String {
     let Some(slowest) = slowest.filter(|step| step.ranks.len() > 1) else {
         return String::new();
     };
-    let mut text =
-        format!("\nstep {}, the slowest of {} traced steps\n", slowest.step, steps.len());
+    let mut text = format!("\nstep {}, the slowest of {} traced\n", slowest.step, steps.len());
     let titles = ["rank", "compute", "optimizer", "data", "communication", "waiting", "was last"];
     text += &row(titles.map(str::to_owned));
     for it in slowest.ranks.iter().take(MAX_RANKS) {
@@ -208,7 +207,8 @@ fn render_traced(steps: &[TracedStep], last_counts: &[usize]) -> String {
             it.waiting_for_rank_seconds,
         ];
         let [a, b, c, d, e] = times.map(|seconds| Seconds(seconds).to_string());
-        let last = last_counts.get(it.rank).map_or_else(String::new, |num| format!("{num} times"));
+        let last = last_counts.get(it.rank);
+        let last = last.map_or_else(String::new, |num| format!("{num} of {}", steps.len()));
         text += &row([it.rank.to_string(), a, b, c, d, e, last]);
     }
     text

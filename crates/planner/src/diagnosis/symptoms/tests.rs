@@ -92,10 +92,10 @@ fn a_slow_tail_and_a_slower_network_are_found_by_their_quantiles() {
     // One step in four hundred is no hundredth of them.
     assert!(names(&run(&[], tail(400))).is_empty());
 
-    let exposed = |late: f64| {
+    let exposed = |after: f64| {
         move |run: &mut RunFacts| {
             for step in &mut run.steps {
-                step.exposed = if step.step > 25 { late } else { 0.002 };
+                step.exposed = if step.step > 25 { after } else { 0.002 };
             }
         }
     };
