@@ -177,15 +177,16 @@ fn small_microbatches_overflows_and_a_high_rate_are_named_with_what_to_try() {
 #[test]
 fn ten_healthy_runs_get_neither_a_straggler_nor_a_communication_verdict() {
     // As many busy threads as cores at most: emulated micro-batches leave the cores idle. Tensor
-    // parallelism of small layers on shared cores is not healthy, so its micro-batches are long.
+    // parallelism of small layers on shared cores is not healthy, so it has one long micro-batch.
     let few = ["emulate.microbatch_ms=60", "train.batch=4", "numerics.invariant_up_to=4"];
     let more = ["emulate.microbatch_ms=60"];
+    let long = ["emulate.microbatch_ms=200", "model.layers=1"];
     let real = [
         "run.threads=1",
         "model.width=64",
         "model.ffn=192",
-        "train.batch=16",
-        "train.microbatch=2",
+        "train.batch=64",
+        "train.microbatch=8",
     ];
     let runs: [[&[&str]; 2]; 10] = [
         [&["run.workers=2", "run.isolation=threads"], &few],
@@ -193,8 +194,14 @@ fn ten_healthy_runs_get_neither_a_straggler_nor_a_communication_verdict() {
         [&["run.workers=4", "parallel.zero=1"], &more],
         [&["run.workers=4", "parallel.zero=2", "run.isolation=threads"], &more],
         [&["run.workers=4", "parallel.zero=3"], &more],
-        [&["run.workers=2", "parallel.tensor=2"], &few],
-        [&["run.workers=4", "parallel.tensor=2"], &more],
+        [
+            &["run.workers=2", "parallel.tensor=2", "train.batch=1", "numerics.invariant_up_to=1"],
+            &long,
+        ],
+        [
+            &["run.workers=4", "parallel.tensor=2", "train.batch=2", "numerics.invariant_up_to=2"],
+            &long,
+        ],
         [&["run.workers=2"], &real],
         [&["run.workers=2", "parallel.zero=3"], &real],
         [&["run.workers=2", "parallel.pipeline=2", "model.layers=4"], &real],
