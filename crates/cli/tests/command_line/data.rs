@@ -1,7 +1,7 @@
 //! `lockstep data`: tokenizers and token shards.
 
 use crate::bad_input::refused;
-use crate::process::{Folder, assert_keys};
+use crate::process::{Folder, assert_keys, soak};
 use lockstep_data::documents::Documents;
 use lockstep_platform::World;
 use std::fmt::Write as _;
@@ -159,7 +159,7 @@ fn write_corpus(folder: &Folder, num_bytes: u64, world: &World) {
 fn a_large_corpus_is_tokenised_in_bounded_memory() {
     const LIMIT_BYTES: u64 = 500_000_000;
     let world = lockstep_platform::real();
-    let is_long = world.host().env("LOCKSTEP_SOAK").is_some_and(|value| value == "1");
+    let is_long = soak();
     let num_bytes = if is_long { 1_000_000_000 } else { 2_000_000 };
     let folder = with_vocabulary();
     if is_long {

@@ -3,13 +3,8 @@
 //! The harness covers all ZeRO stages and sizes with threads; here processes, rendezvous and
 //! sockets are real.
 
-use crate::process::Folder;
+use crate::process::{Folder, soak};
 use serde_json::Value;
-
-/// Whether to run the long suite with all combinations.
-fn soak() -> bool {
-    lockstep_platform::real().host().env("LOCKSTEP_SOAK").is_some_and(|value| value == "1")
-}
 
 fn train(folder: &Folder, model: &[&str], layout: &[String]) -> Value {
     let mut arguments = vec!["train", "--preset", "tiny", "--json", "--quiet"];

@@ -31,6 +31,11 @@ pub(crate) struct Finished {
     pub(crate) stderr: String,
 }
 
+/// Whether the long suites are requested: `LOCKSTEP_SOAK=1`, as `cargo xtask soak` sets it.
+pub(crate) fn soak() -> bool {
+    lockstep_platform::real().host().env("LOCKSTEP_SOAK").is_some_and(|value| value == "1")
+}
+
 impl Folder {
     pub(crate) fn new() -> Self {
         let world = lockstep_platform::real();
