@@ -18,7 +18,7 @@
 import { spawn } from "node:child_process";
 import { appendFileSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
-import { tmpdir } from "node:os";
+import { cpus, loadavg, tmpdir } from "node:os";
 import { dirname, join, resolve as absolute } from "node:path";
 import { pathToFileURL } from "node:url";
 import { chromium } from "playwright-core";
@@ -177,7 +177,8 @@ function observe() {
     for (const entry of list.getEntries()) {
       const scripts = entry.scripts.map((it) => `${it.sourceFunctionName || it.invoker} ${it.duration.toFixed(0)} ms`);
       const own = entry.renderStart ? entry.startTime + entry.duration - entry.renderStart : 0;
-      const work = own + entry.scripts.reduce((sum, it) => sum + it.duration, 0);
+      const before = entry.scripts.filter((it) => !entry.renderStart || it.startTime < entry.renderStart);
+      const work = own + before.reduce((sum, it) => sum + it.duration, 0);
       globalThis.frames.push({ at: entry.startTime, duration: entry.duration, work,
         text: `${entry.duration.toFixed(0)} ms at ${entry.startTime.toFixed(0)} ms: ${scripts.join(", ")}; rendering ${own.toFixed(0)} ms` });
     }
@@ -363,6 +364,8 @@ async function measure(browser, url, run) {
   const list = (values) => values.map((value) => value.toFixed(0)).join(", ");
   console.log(`     first paint ${list(paints)} ms; first curve ${list(curves)} ms; longest frame ${list(longest)} ms (0: under ${FRAME_MS})`);
   check(paints.length === VISITS, `the run was looked at ${VISITS} times while it grew: its stragglers and its memory by part`);
+  const load = `with a load of ${loadavg()[0].toFixed(1)} on ${cpus().length} processors`;
+  console.log("     measured " + load);
   check(median(paints) < FIRST_PAINT_MS, `first paint after ${median(paints).toFixed(0)} ms, the median of ${VISITS} visits`);
   check(median(curves) < FIRST_PAINT_MS, `first curve after ${median(curves).toFixed(0)} ms`);
   check(median(longest) < FRAME_MS, `the longest frame took ${median(longest).toFixed(0)} ms`);

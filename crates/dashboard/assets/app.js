@@ -44,7 +44,7 @@ const EDGE = { left: 58, right: 10, top: 8, bottom: 24 };
 /** A chart of curves over steps: pointer and keyboard move a cursor and enlarge a range. */
 class Chart {
   constructor(title, format, onRange) {
-    Object.assign(this, { title, format, onRange, lines: [], cursor: null, from: null, isLog: false });
+    Object.assign(this, { title, format, onRange, lines: [], cursor: null, from: null, isLog: false, seen: 0 });
     this.readout = make("output");
     this.legend = make("ul", { class: "legend" });
     this.svg = draw("svg", { class: "plot", height: HEIGHT, "aria-hidden": "true" });
@@ -55,6 +55,13 @@ class Chart {
     this.figure = make("figure", {},
       make("figcaption", {}, make("span", {}, title), this.readout), this.legend, this.area, this.details);
     this.details.addEventListener("toggle", () => this.fillTable());
+    // The width as laid out: to ask for it while drawing would lay out the page once for each chart.
+    new ResizeObserver(([entry]) => {
+      const width = Math.round(entry.contentRect.width);
+      if (width === 0 || width === this.seen) return;
+      this.seen = width;
+      this.redraw();
+    }).observe(this.area);
     this.area.addEventListener("keydown", (event) => this.press(event));
     this.svg.addEventListener("pointermove", (event) => this.move(event));
     this.svg.addEventListener("pointerdown", (event) => this.grab(event));
@@ -76,8 +83,8 @@ class Chart {
   }
 
   redraw() {
-    if (this.lines.length === 0) return;
-    const width = Math.max(this.area.clientWidth, 200);
+    if (this.lines.length === 0 || this.seen === 0) return;
+    const width = Math.max(this.seen, 200);
     this.width = width;
     const xs = this.lines.flatMap((line) => [line.x[0], line.x[line.x.length - 1]]);
     const [first, last] = [Math.min(...xs), Math.max(...xs)];
@@ -181,7 +188,7 @@ class Chart {
   }
 
   setCursor(step) {
-    if (this.lines.length === 0) return;
+    if (this.lines.length === 0 || this.seen === 0) return;
     this.cursor = step === null ? null : Math.max(this.first, Math.min(this.last, step));
     this.drawMarks();
   }
@@ -403,7 +410,7 @@ async function showCurves() {
       }
     }
     chartOf(title, format).show(lines, isLog && title === "Loss");
-    await new Promise(requestAnimationFrame);
+    await nextFrame();
     if (state.drawing !== drawing) return;
   }
 }
@@ -667,7 +674,7 @@ async function showStep() {
   if (!state.planned) notes.push(state.plannedReason || "The planned program is being computed.");
   else if (state.planned.note) notes.push(state.planned.note);
   byId("step-note").textContent = notes.join(" ");
-  await new Promise(requestAnimationFrame);
+  await nextFrame();
   timeline.show(shown);
 }
 
@@ -772,7 +779,7 @@ const SHOW = {
     if (run !== state.run) return;
     state.stragglers = stragglers;
     for (const show of [showRanks, showStragglers, showTraffic, showStaleness, showCompression, showMemory, showMatrix, fetchPlanned]) {
-      await new Promise(requestAnimationFrame);
+      await nextFrame();
       show();
     }
   },
@@ -876,7 +883,7 @@ function start() {
     width = entry.contentRect.width;
     state.width = width;
     cancelAnimationFrame(resized);
-    resized = requestAnimationFrame(() => { charts.forEach((chart) => chart.redraw()); timeline.redraw(); stragglerMap.redraw(); });
+    resized = requestAnimationFrame(() => { timeline.redraw(); stragglerMap.redraw(); });
   }).observe(byId("main"));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { timeline.redraw(); stragglerMap.redraw(); });
   const events = new EventSource("/api/live");

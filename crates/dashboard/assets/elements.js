@@ -31,6 +31,9 @@ function row(cells, cell = "td") {
 /** Head of a column of texts. */
 const textHead = (name) => make("th", { scope: "col", class: "text" }, name);
 
+/** Waits until what was drawn so far is on the screen, so that the next piece has a frame of its own. */
+const nextFrame = () => new Promise((done) => { requestAnimationFrame(() => setTimeout(done)); });
+
 // ---- Numbers -----------------------------------------------------------------------------------
 
 const MINUS = "\u2212";
@@ -44,7 +47,8 @@ function digits(value, count = 3) {
   if (size !== 0 && (size < 1e-3 || size >= 1e7)) {
     return value.toExponential(count - 1).replace("e-", "e" + MINUS).replace("e+", "e");
   }
-  if (size >= 1000) return Math.round(value).toLocaleString("en").replace(/,/g, "\u202f");
+  // By hand: the first number that the browser formats for a language costs it a frame.
+  if (size >= 1000) return String(Math.round(value)).replace(/\B(?=(\d{3})+$)/g, "\u202f");
   return String(Number(value.toPrecision(count)));
 }
 

@@ -258,15 +258,16 @@ class StragglerMap {
     this.left = 44;
     this.cellHeight = ranks.length > 32 ? 6 : 14;
     this.cellWidth = Math.min(28, (width - this.left) / steps.length);
-    const height = ranks.length * this.cellHeight + 22;
-    const { left, cellWidth, cellHeight, low, high } = this;
-    const { context, colour } = paintMap(this.canvas, this.rows, { cellWidth, cellHeight, left, width, height, low, high });
+    this.top = 6;
+    const height = this.top + ranks.length * this.cellHeight + 22;
+    const { left, top, cellWidth, cellHeight, low, high } = this;
+    const { context, colour } = paintMap(this.canvas, this.rows, { cellWidth, cellHeight, left, top, width, height, low, high });
     context.font = "11px system-ui, sans-serif";
     context.fillStyle = colour("soft");
     context.textBaseline = "middle";
     context.textAlign = "right";
     const every = Math.ceil(14 / cellHeight);
-    ranks.forEach((rank, at) => { if (at % every === 0) context.fillText(String(rank), left - 6, (at + 0.5) * cellHeight); });
+    ranks.forEach((rank, at) => { if (at % every === 0) context.fillText(String(rank), left - 6, top + (at + 0.5) * cellHeight); });
     context.textAlign = "left";
     const labels = Math.max(1, Math.ceil(70 / cellWidth));
     steps.forEach((step, at) => {
@@ -277,7 +278,7 @@ class StragglerMap {
 
   move(event) {
     const box = this.canvas.getBoundingClientRect();
-    const rank = Math.floor((event.clientY - box.top) / this.cellHeight);
+    const rank = Math.floor((event.clientY - box.top - this.top) / this.cellHeight);
     const column = Math.floor((event.clientX - box.left - this.left) / this.cellWidth);
     const value = this.rows[rank] && this.rows[rank][column];
     this.readout.textContent = value === undefined || value === null ? this.summary

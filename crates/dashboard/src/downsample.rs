@@ -17,15 +17,31 @@ pub fn downsample(points: &[(f64, f64)], num_columns: usize) -> Vec<(f64, f64)> 
         (column as usize).min(num_columns.saturating_sub(1))
     };
     let mut thinned = Vec::with_capacity(4 * num_columns);
-    for column in finite.chunk_by(|a, b| column_of(a) == column_of(b)) {
-        let by_value = |a: &usize, b: &usize| column[*a].1.total_cmp(&column[*b].1);
-        let low = (0..column.len()).min_by(by_value).unwrap_or(0);
-        let high = (0..column.len()).max_by(by_value).unwrap_or(0);
-        let mut indices = [0, low.min(high), low.max(high), column.len() - 1].to_vec();
-        indices.dedup();
-        thinned.extend(indices.into_iter().map(|index| column[index]));
+    let (mut column, mut start, mut low, mut high) = (column_of(first), 0, 0, 0);
+    for (at, point) in finite.iter().enumerate() {
+        let of_point = column_of(point);
+        if of_point != column {
+            draw(&mut thinned, &finite, [start, low.min(high), low.max(high), at - 1]);
+            (column, start, low, high) = (of_point, at, at, at);
+        }
+        if point.1 < finite[low].1 {
+            low = at;
+        }
+        if point.1 >= finite[high].1 {
+            high = at;
+        }
     }
+    draw(&mut thinned, &finite, [start, low.min(high), low.max(high), finite.len() - 1]);
     thinned
+}
+
+/// Appends first, extremes and last of a column, each once.
+fn draw(thinned: &mut Vec<(f64, f64)>, points: &[(f64, f64)], indices: [usize; 4]) {
+    for (place, index) in indices.into_iter().enumerate() {
+        if place == 0 || indices[place - 1] != index {
+            thinned.push(points[index]);
+        }
+    }
 }
 
 #[cfg(test)]
