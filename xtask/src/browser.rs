@@ -72,7 +72,7 @@ pub(crate) fn run() -> Result<()> {
         look.arg("--gallery").arg(page);
         return shell::run(&mut look);
     }
-    // A browser waits in seconds, which a busy machine may take; two failures are none of its doing.
+    // A busy machine may take the seconds that a browser waits, but hardly twice.
     look.arg("--short");
     shell::run(&mut look).or_else(|_| shell::run(&mut look))
 }

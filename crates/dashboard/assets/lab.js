@@ -103,8 +103,8 @@ const measurementAddress = () => "/api/lab/real?name=" + encodeURIComponent(subj
 function measure() {
   byId("measure").disabled = true;
   byId("measure-text").textContent = "measuring, which takes up to two minutes";
-  const asked = measurements.run(measurementAddress());
-  asked.finally(() => {
+  const measured = measurements.run(measurementAddress());
+  measured.finally(() => {
     byId("measure").disabled = false;
     if (byId("measure-text").textContent.startsWith("measuring")) byId("measure-text").textContent = "The measurement failed.";
   });

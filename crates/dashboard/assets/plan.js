@@ -15,7 +15,7 @@ function address() {
   return "/api/plan?" + query;
 }
 
-/** Pause after the last change before the curves over devices, which take longest, are asked for. */
+/** Pause after the last change before the request for curves over devices, which take longest. */
 const SCALING_PAUSE_MS = 600;
 let scalingTimer = null;
 const scaling = new Questions((answer) => byId("scaling").replaceChildren(...drawings(answer.pictures)), true);

@@ -63,21 +63,21 @@ function choice({ name, title, hint, values, value, onInput }) {
 // ---- Requests ----------------------------------------------------------------------------------
 
 /**
- * Asks one question at a time; of those that come meanwhile only the last is asked. Quiet ones are
+ * Asks one question at a time; of those that come meanwhile only the last counts. Quiet ones are
  * beside the answer that the page waits for.
  */
 class Questions {
-  constructor(onAnswer, isQuiet = false) { Object.assign(this, { onAnswer, isQuiet, asked: null, next: null }); }
+  constructor(onAnswer, isQuiet = false) { Object.assign(this, { onAnswer, isQuiet, pending: null, next: null }); }
 
   tell(kind, text) { if (!this.isQuiet) tell(kind, text); }
 
   ask(path) {
-    if (this.asked) { this.next = path; return; }
+    if (this.pending) { this.next = path; return; }
     this.run(path);
   }
 
   async run(path) {
-    this.asked = path;
+    this.pending = path;
     this.tell("", "computing");
     const began = performance.now();
     try {
@@ -88,7 +88,7 @@ class Questions {
     } catch (error) {
       this.tell("lost", error.message);
     }
-    this.asked = null;
+    this.pending = null;
     const next = this.next;
     this.next = null;
     if (next && next !== path) this.run(next);

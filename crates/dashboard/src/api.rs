@@ -5,7 +5,7 @@
 //! | `/`, `/style.css`, `/app.js`, … | the page of the runs |
 //! | `/plan`, `/lab` | the pages of the planner and of the lab, if the caller computes for them |
 //! | `/api/runs` | an overview of all runs |
-//! | `/api/runs/N/steps?first=1&last=99` | its steps as a list, at most 10,000; page on with `first` |
+//! | `/api/runs/N/steps?first=1&last=99` | its steps, at most 10,000; page on with `first` |
 //! | `/api/runs/N/curves?columns=600&first=1&last=99` | curves of run `N`, down-sampled |
 //! | `/api/runs/N/stragglers` | waits of its ranks over evaluations |
 //! | `/api/runs/N/spans?step=64` | tasks of its ranks in a sampled step |

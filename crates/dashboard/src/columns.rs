@@ -56,8 +56,8 @@ impl Column {
     }
 }
 
-/// A step with its figures: an object of JSON with `step` and the name of each column. A figure that
-/// is not finite is null.
+/// A step with its figures: an object of JSON with `step` and the name of each column. A figure
+/// that is not finite is null.
 #[derive(Clone, Copy, Debug)]
 pub struct StepFigures<'a> {
     columns: &'a Columns,

@@ -4,7 +4,8 @@
 //! browsers. A request never opens a file: runs are named by their number in a table.
 //!
 //! # Layout
-//! - [`history`]: the events of a run, bounded in memory; [`columns`]: its steps; [`ranks`]: its ranks
+//! - [`history`]: the events of a run, bounded in memory; [`columns`]: its steps; [`ranks`]: its
+//!   ranks
 //! - [`mod@downsample`]: curves as few points as a screen has pixels
 //! - [`tools`]: what the pages of the planner and the lab ask
 //! - [`runs`]: the table of runs, and what the caller knows about each; [`watch`]: the thread that

@@ -38,8 +38,8 @@ pub struct Rank {
     pub per_step: [f64; 2],
 }
 
-/// Figures of a rank between two evaluations: straggler wait and exposed communication of a step, and
-/// the busy share.
+/// Figures of a rank between two evaluations: straggler wait and exposed communication of a step,
+/// and the busy share.
 type Cell = [Option<f32>; 3];
 
 /// Counters of all ranks.
@@ -136,7 +136,7 @@ impl Ranks {
         }
     }
 
-    /// Makes one column of two neighbours, with their means. The newest, which may not be whole, stays.
+    /// Makes one column of two neighbours, with their means. The newest, maybe not whole, stays.
     fn merge_pairs(&mut self) {
         let Some(newest) = self.map.pop() else { return };
         let mut columns = std::mem::take(&mut self.map).into_iter();

@@ -93,7 +93,7 @@ pub const AXIS: &str = LIGHT.series[6];
 pub const GRID: &str = LIGHT.grid;
 /// Text of less weight.
 pub const SOFT: &str = LIGHT.soft;
-/// What holds something up, or waits for it.
+/// Idle time, and what is beside the matter.
 pub const IDLE: &str = LIGHT.parts[7];
 /// Time that others cause.
 pub const EXPOSED: &str = "#ee6677";
@@ -103,6 +103,18 @@ pub const BARS: [&str; 2] = [LIGHT.parts[0], "#99bbdd"];
 pub const HATCHING: [&str; 2] = ["#ffe3c2", "#f2a25f"];
 /// Dots of a filling.
 pub const DOTS: &str = "#777777";
+
+/// Ends of the scale of a heat map, from nearly white to dark blue.
+pub const HEAT: [[f64; 3]; 2] = [[247.0, 251.0, 255.0], [8.0, 64.0, 129.0]];
+/// Ends of the scale from nothing to complete.
+pub const COMPLETE: [[f64; 3]; 2] = [[250.0, 250.0, 250.0], [33.0, 102.0, 172.0]];
+
+/// Colour at a share of a scale.
+pub fn blend([from, to]: [[f64; 3]; 2], share: f64) -> String {
+    let [red, green, blue] =
+        std::array::from_fn(|at| (from[at] + share * (to[at] - from[at])) as u8);
+    format!("#{red:02x}{green:02x}{blue:02x}")
+}
 
 /// Colour of a part of memory on paper.
 pub const fn part(index: usize) -> &'static str {
@@ -210,6 +222,12 @@ mod tests {
                 assert!(contrast(line, theme.sheet) >= 3.0, "line {line} on {}", theme.sheet);
             }
         }
+    }
+
+    #[test]
+    fn scales_begin_and_end_with_their_colours() {
+        assert_eq!((blend(HEAT, 0.0), blend(HEAT, 1.0)), ("#f7fbff".into(), "#084081".into()));
+        assert_eq!(blend(COMPLETE, 1.0), "#2166ac");
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Whether three or six hexadecimal digits, and no more letters, follow the `#` of a string or value.
+/// Whether a `#` in a string or value is followed by the digits of a colour and no more letters.
 fn is_colour(line: &str, at: usize) -> bool {
     let rest = &line[at + 1..];
     let word: String = rest.chars().take_while(char::is_ascii_alphanumeric).collect();

@@ -56,8 +56,8 @@ fn ask(world: &World, url: &str, target: &str, lines: &str) -> Option<String> {
     let own_host = if lines.contains("Host: ") { "" } else { &format!("Host: {host}\r\n") };
     let request = format!("GET {target} HTTP/1.1\r\n{own_host}{lines}Connection: close\r\n\r\n");
     let mut answer = String::new();
-    let asked = stream.write_all(request.as_bytes());
-    let answered = asked.and_then(|()| stream.read_to_string(&mut answer));
+    let sent = stream.write_all(request.as_bytes());
+    let answered = sent.and_then(|()| stream.read_to_string(&mut answer));
     assert!(world.clock().since(start) < DEADLINE, "no answer: {lines}");
     answered.ok().filter(|len| *len > 0).map(|_| answer)
 }

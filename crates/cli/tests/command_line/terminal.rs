@@ -349,7 +349,7 @@ fn top_follows_a_growing_run_obeys_keys_and_restores_the_terminal() {
     assert!(session.text().contains("\x1b[?1049h"), "a screen of its own");
     assert!(!is_line_by_line(), "keys come one by one");
 
-    // The picture follows the file. Only cells that change are drawn, and all of them at a new size.
+    // The picture follows the file. Only cells that change are drawn, and all at a new size.
     folder.append("runs/0001/events.jsonl", events(41..=77).as_bytes());
     resize(&controller, 90);
     session.read_until(0, "923.5");

@@ -66,7 +66,7 @@ fn held(spans: &[&Span], num_chunks: usize, now: f64) -> Held {
     }
 }
 
-/// What a pass sends to the device with the next virtual stage, or with the one before it.
+/// Message of a pass to the device with the next virtual stage, or with the one before it.
 fn message(span: &Span, shape: Shape, device: usize) -> Option<Message> {
     let Shape { num_devices, num_chunks, .. } = shape;
     let stage = span.task.chunk * num_devices + device;

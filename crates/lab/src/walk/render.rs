@@ -113,13 +113,7 @@ pub fn frame_svg(walk: &Walk, frame: &Frame) -> String {
         let name = format!("{} {rank}", walk.row);
         canvas.text((LEFT - 8.0, middle(rank) + 4.0), Anchor::End, &name);
         for (column, held) in held.iter().enumerate() {
-            let level = |from: f64, to: f64| (from + held.share * (to - from)) as u8;
-            let fill = format!(
-                "#{:02x}{:02x}{:02x}",
-                level(250.0, 33.0),
-                level(250.0, 102.0),
-                level(250.0, 172.0)
-            );
+            let fill = palette::blend(palette::COMPLETE, held.share);
             let place = (LEFT + width * column as f64, middle(rank) - ROW / 2.0 + 2.0);
             canvas.bar(place, (width - 2.0, ROW - 4.0), &fill, "", &held.text);
             let ink = if held.share > 0.6 { "fill=\"white\"" } else { "" };

@@ -65,13 +65,15 @@ pub(super) fn walk_notebook(title: &str, arguments: &[String]) -> String {
     );
     let list: String = arguments.iter().map(|it| format!(", {}", json!(it))).collect();
     let run = format!(
-        "import json\nimport subprocess\n\ncommand = [\"lockstep\", \"lab\", \"walk\", \"--json\"{list}]\n\
+        "import json\nimport subprocess\n\n\
+         command = [\"lockstep\", \"lab\", \"walk\", \"--json\"{list}]\n\
          result = subprocess.run(command, check=True, capture_output=True)\n\
          rounds = json.loads(result.stdout)[\"rounds\"]\n\
          print(len(rounds), \"rounds,\", sum(len(it[\"messages\"]) for it in rounds), \"messages\")"
     );
-    let table = "import pandas\n\ntable = pandas.DataFrame(\n    [{\"round\": number, **message} for number, \
-                 it in enumerate(rounds) for message in it[\"messages\"]]\n)\ntable";
+    let table = "import pandas\n\nmessages = [\n    {\"round\": number, **message}\n    \
+                 for number, it in enumerate(rounds)\n    for message in it[\"messages\"]\n]\n\
+                 table = pandas.DataFrame(messages)\ntable";
     notebook_of(&[cell(0, "markdown", &about), cell(1, "code", &run), cell(2, "code", table)])
 }
 

@@ -18,7 +18,8 @@ Examples:
   lockstep lab walk 1f1b --ranks 4 --plot walk.svg")]
 pub(super) struct Arguments {
     /// ring, tree, butterfly, rabenseifner, hierarchical, all-to-all, moe, ring-attention, zero1,
-    /// zero2, zero3, parameter-server, gossip-ring, gossip-torus, gossip-one-peer, gpipe, 1f1b, interleaved or zero-bubble
+    /// zero2, zero3, parameter-server, gossip-ring, gossip-torus, gossip-one-peer, gpipe, 1f1b,
+    /// interleaved or zero-bubble
     name: String,
     /// Number of ranks, or of pipeline devices
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(2..=32))]

@@ -66,8 +66,8 @@ pub(crate) fn plan(query: &Query) -> Result<Value, String> {
     }))
 }
 
-/// Pictures of strong and weak scaling, which take longer than the plan: a search for each number of
-/// devices.
+/// Pictures of strong and weak scaling, which take longer than the plan: a search for each
+/// number of devices.
 pub(crate) fn scaling(query: &Query) -> Result<Value, String> {
     let scenario = scenario(query)?;
     let workload = scenario.workload();

@@ -1,4 +1,4 @@
-//! Step time over memory: all layouts that fit, those that no other one beats in both, and the best.
+//! Step time over memory: all layouts that fit, those that no other one beats in both, the best.
 
 use crate::quantity::{digits, gib, to_gib};
 use lockstep_planner::scenario::Scenario;
