@@ -45,6 +45,7 @@ pub enum Anchor {
 #[derive(Debug)]
 pub struct Canvas {
     svg: String,
+    width: f64,
 }
 
 impl Canvas {
@@ -55,7 +56,7 @@ impl Canvas {
              font-family=\"sans-serif\" font-size=\"12\">\n\
              <rect width=\"{width:.0}\" height=\"{height:.0}\" fill=\"white\"/>\n"
         );
-        let mut canvas = Self { svg };
+        let mut canvas = Self { svg, width };
         // A long title shrinks instead of leaving the sheet.
         let size = if title.title.chars().count() > 85 { 14 } else { 17 };
         let style = format!("font-size=\"{size}\" font-weight=\"bold\"");
@@ -146,6 +147,11 @@ impl Canvas {
             coordinates(points),
             palette::colour(series)
         );
+    }
+
+    /// Width of the sheet.
+    pub fn width(&self) -> f64 {
+        self.width
     }
 
     /// The marker of a series, with a tooltip.

@@ -1,7 +1,7 @@
 //! The part that charts over two axes share: a frame with ticks, series, bands and markers.
 
 use crate::axis::{Axis, Fitted};
-use crate::canvas::{Anchor, Canvas};
+use crate::canvas::{Anchor, Canvas, text_width};
 use crate::palette;
 
 /// Pixels from an end of the axis within which a centred text would leave the frame.
@@ -232,5 +232,13 @@ pub(crate) fn legend_entry(canvas: &mut Canvas, (x, y): (f64, f64), series: &Ser
         }
         canvas.marker((x + 15.0, y - 4.0), series.style, true, &series.name);
     }
-    canvas.text((x + 38.0, y), Anchor::Start, &series.name);
+    // A long name shrinks into what is left of the sheet.
+    let room = canvas.width() - x - 38.0 - 8.0;
+    let size = (12.0 * room / text_width(&series.name)).min(12.0);
+    if size < 12.0 {
+        let style = format!("font-size=\"{size:.1}\"");
+        canvas.styled((x + 38.0, y), Anchor::Start, &style, &series.name);
+    } else {
+        canvas.text((x + 38.0, y), Anchor::Start, &series.name);
+    }
 }
