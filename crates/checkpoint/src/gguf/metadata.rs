@@ -13,14 +13,12 @@ pub(super) fn architecture(model: &Model) -> Option<&'static str> {
     match model.family {
         Family::Gpt2 => Some("gpt2"),
         Family::Llama => match model.variant.model_type()? {
-            // GGUF's Llama has no window.
-            ModelType::Mistral if has_window(model) => None,
+            // GGUF's Llama has no window, and llama.cpp ignores that of Phi-3.
+            ModelType::Mistral | ModelType::Phi3 if has_window(model) => None,
             ModelType::Llama | ModelType::Mistral => Some("llama"),
             ModelType::Qwen2 => Some("qwen2"),
             ModelType::Qwen3 => Some("qwen3"),
             ModelType::Olmo2 => Some("olmo2"),
-            // llama.cpp ignores the window of Phi-3.
-            ModelType::Phi3 if has_window(model) => None,
             ModelType::Phi3 => Some("phi3"),
             ModelType::Gemma2 => is_plain_gemma2(model).then_some("gemma2"),
         },
