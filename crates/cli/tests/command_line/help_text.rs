@@ -191,7 +191,7 @@ fn keys_of_the_glossary_are_recipe_keys() {
     let known: BTreeSet<&str> = listed.collect();
     let rows = GLOSSARY.lines().filter(|line| line.starts_with('|'));
     // The last column has keys, commands and JSON fields in backquotes.
-    let codes = rows.flat_map(|row| row.trim_end_matches(" |").rsplit(" | ").next());
+    let codes = rows.filter_map(|row| row.trim_end_matches(" |").rsplit(" | ").next());
     let codes = codes.flat_map(|column| column.split('`').skip(1).step_by(2));
     let tables: BTreeSet<&str> = known.iter().filter_map(|key| key.split('.').next()).collect();
     let keys: Vec<&str> = codes
