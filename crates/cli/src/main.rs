@@ -1,11 +1,11 @@
 //! The `lockstep` command: one file per command, exit codes by blame.
 //!
 //! # Layout
-//! - [`commands`]: `train`, `generate`, `chat`, `eval`, `inspect`, `compare`, `convert`, `data`,
-//!   `data-server`, `bench`, `plan`, `lab`, `config`, `doctor`, `explain`, `drill`, `rendezvous`,
-//!   `report`, `runs`, `serve`, `sweep`, `top`, `completions`, `man`
+//! - [`commands`]: `train`, `generate`, `chat`, `eval`, `inspect`, `compare`, `check`, `convert`,
+//!   `data`, `data-server`, `bench`, `plan`, `lab`, `config`, `doctor`, `explain`, `drill`,
+//!   `rendezvous`, `report`, `runs`, `serve`, `sweep`, `top`, `completions`, `man`
 //! - [`recipe_args`]: recipe arguments of every command (file, preset, `--set`); [`common_flags`]:
-//!   flags for the most common keys
+//!   flags for the most common keys; [`rank_flags`]: place of a rank that is started by hand
 //! - [`workers`]: runs a command on all workers; [`resume_command`]: the command that resumes a run
 //! - [`prediction`]: predicted memory, bytes and step time; [`calibration_file`]: the measured
 //!   machine
@@ -33,6 +33,7 @@ mod newest_run;
 mod output;
 mod prediction;
 mod quantity;
+mod rank_flags;
 mod recipe_args;
 mod resume_command;
 mod sample;
@@ -73,6 +74,7 @@ Examples:
   lockstep report --html run.html                 the newest run as one file
   lockstep compare runs/0001 runs/0002            are two runs bit-identical?
   lockstep data tokenize texts --tokenizer byte --out shards   your own corpus
+  lockstep check my.toml                          all hosts before a run: what to mend
   lockstep plan my.toml                           predicted memory, bytes sent and time
   lockstep lab stragglers                         a simulated experiment
   lockstep config                                 every key with its meaning and value
@@ -93,6 +95,7 @@ enum Command {
     Chat(commands::chat::Arguments),
     Inspect(commands::inspect::Arguments),
     Runs(commands::runs::Arguments),
+    Check(commands::check::Arguments),
     Compare(commands::compare::Arguments),
     Eval(commands::eval::Arguments),
     #[command(visible_alias = "export")]
@@ -140,6 +143,7 @@ fn main() -> ExitCode {
         Command::Generate(arguments) => commands::generate::run(&arguments, &world),
         Command::Chat(arguments) => commands::chat::run(&arguments, &world),
         Command::Inspect(arguments) => commands::inspect::run(&arguments, &world),
+        Command::Check(arguments) => commands::check::run(&arguments, &world),
         Command::Compare(arguments) => commands::compare::run(&arguments, &world),
         Command::Eval(arguments) => commands::eval::run(&arguments, &world),
         Command::DataServer(arguments) => commands::data_server::run(&arguments, &world),

@@ -5,6 +5,7 @@
 //!   rank in it; `training_step`: its steps; `replica_thread`: steps on another thread.
 //! - [`worker_threads`]: all ranks as threads of this process.
 //! - [`check`](mod@check): checks before any worker starts; `options`: settings outside the recipe.
+//! - [`host_check`]: versions, clocks, links, disks and limits of all hosts before a run.
 //! - [`device`]: the compute device of a recipe; [`feed`]: the data of a worker; `custom_model`:
 //!   blocks in place of a family.
 //! - [`kernel_cache`]: compiled kernels on disk.
@@ -79,6 +80,7 @@ mod frozen_base;
 mod frozen_weights;
 pub mod health;
 mod histograms;
+pub mod host_check;
 pub mod kernel_cache;
 pub mod learner;
 pub mod materialize;

@@ -12,12 +12,12 @@ use crate::machine_peak;
 use crate::output;
 use crate::prediction;
 use crate::quantity::{digits, percent, si_bytes};
+use crate::rank_flags::RankFlags;
 use crate::recipe_args::RecipeArguments;
 use crate::resume_command::restart_command;
 use crate::sample::sample;
 use crate::training_dashboard::TrainingDashboard;
 use crate::workers::{self, LaunchOptions, RunDir, print_status};
-use lockstep_cluster::launchers::{RankArguments, translate};
 use lockstep_comm::Comm;
 use lockstep_config::units::{Bytes, Seconds};
 use lockstep_config::{DataFormat, Recipe, lints};
@@ -103,28 +103,12 @@ pub(crate) struct Arguments {
     /// One JSON value on standard output
     #[arg(long)]
     json: bool,
-    /// Rank of this process, for starting each rank by hand; over the launcher's variables
-    #[arg(long, value_name = "N", requires = "world_size", requires = "master")]
-    rank: Option<usize>,
-    /// Number of ranks that are started by hand
-    #[arg(long, value_name = "N", requires = "rank")]
-    world_size: Option<usize>,
-    /// Address at which rank 0 listens (host:port)
-    #[arg(long, value_name = "ADDR", requires = "rank")]
-    master: Option<String>,
-}
-
-impl Arguments {
-    /// Place that the arguments give to this process.
-    fn place(&self) -> Option<RankArguments> {
-        let (rank, world_size) = (self.rank?, self.world_size?);
-        Some(RankArguments { rank, world_size, master: self.master.clone()? })
-    }
+    #[command(flatten)]
+    place: RankFlags,
 }
 
 pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
-    let translated = translate(world, arguments.place().as_ref());
-    let world = &translated.map_err(|error| Failure::user(error.to_string()))?;
+    let world = &arguments.place.apply(world)?;
     let process = prediction::measure_process(world);
     let mut recipe = arguments.flags.add_to(&arguments.recipe)?.with(&from_settings(arguments));
     if let Some(run) = &arguments.resume {

@@ -28,7 +28,7 @@ struct Hosts {
     is_v6: bool,
 }
 
-const NUM_HOSTS: usize = 3;
+const NUM_HOSTS: usize = 4;
 
 /// Runs a command line; `Err` with its messages if it fails.
 fn run(command_line: &str) -> Result<(), String> {
@@ -180,6 +180,42 @@ fn two_hosts_of_two_workers_train_the_bits_of_one_worker() {
             assert_eq!(found["wire_bytes"], found["predicted_wire_bytes"], "{sets:?}");
         }
     }
+}
+
+#[test]
+fn a_check_finds_the_slow_link_of_one_host() {
+    let Some(hosts) = Hosts::new("k", false) else { return };
+    let (folder, master, size) = (Folder::new(), hosts.master(), NUM_HOSTS.to_string());
+    let check = || {
+        let start = |rank: usize| {
+            let index = rank.to_string();
+            let arguments = ["check", "--preset", "tiny", "--device", "cpu", "--json", "--rank"];
+            let place = [&index, "--world-size", &size, "--master", &master];
+            let mut command = hosts.command(rank, &folder, &[&arguments[..], &place].concat());
+            command.spawn().expect("the binary starts")
+        };
+        summary((0..NUM_HOSTS).map(start).collect())
+    };
+    let of_links = |report: &Value| -> Vec<String> {
+        let findings = report["findings"].as_array().expect("a list").iter();
+        let texts = findings.filter_map(|finding| finding["text"].as_str());
+        texts.filter(|text| text.contains("B/s, the median is")).map(str::to_owned).collect()
+    };
+    let report = check();
+    assert_eq!(report["hosts"].as_array().map(Vec::len), Some(NUM_HOSTS));
+    assert_eq!(report["links"].as_array().map(Vec::len), Some(NUM_HOSTS * (NUM_HOSTS - 1)));
+    let name = hosts.name(3);
+    let limit = "root tbf rate 20mbit burst 32kbit latency 400ms";
+    run(&format!("ip netns exec {name} tc qdisc add dev {name} {limit}")).expect("a limit");
+    let report = check();
+    let slow = |from: usize, to: usize| {
+        let links = report["links"].as_array().expect("a list").iter();
+        let mut link = links.filter(|link| link["from"] == from && link["to"] == to);
+        link.next().and_then(|link| link["bytes_per_second"].as_f64()).expect("a link")
+    };
+    // 20 Mbit/s are 2.5 MB/s.
+    assert!(slow(3, 0) < 4e6 && slow(0, 1) > 2.0 * slow(3, 0), "{report}");
+    assert!(!of_links(&report).is_empty(), "{report}");
 }
 
 /// Payload bytes that a command sends over the link of the first host, and the share of the most

@@ -30,6 +30,7 @@ mod adapters;
 mod answers;
 mod bad_input;
 mod bench_comm;
+mod check;
 mod cleanup;
 mod clusters;
 mod commands;

@@ -20,7 +20,7 @@ const TAG: u64 = 0x636c_6f63;
 
 /// Nanoseconds by which rank 0's clock is ahead, at a time of the own clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct ClockOffset {
+pub(crate) struct ClockOffset {
     at: Duration,
     ahead_ns: i64,
     /// Bound of the error.
@@ -28,9 +28,17 @@ pub(super) struct ClockOffset {
 }
 
 impl ClockOffset {
-    /// Measures the offset of every rank, one after the other. Collective.
+    /// Measures the offset of every rank's monotonic clock, one after the other. Collective.
     pub(super) fn measure(comm: &Comm, world: &World) -> Result<Self, CommError> {
-        let now = || world.clock().now().as_nanos() as u64;
+        Self::measure_by(comm, world, || world.clock().now().as_nanos() as u64)
+    }
+
+    /// Measures the offset of any clock of every rank, in nanoseconds. Collective.
+    pub(crate) fn measure_by(
+        comm: &Comm,
+        world: &World,
+        now: impl Fn() -> u64,
+    ) -> Result<Self, CommError> {
         let mut best: Option<Self> = None;
         match comm.group_rank() {
             0 => {
@@ -56,6 +64,11 @@ impl ClockOffset {
         }
         let at = world.clock().now();
         Ok(best.unwrap_or(Self { at, ..Self::default() }))
+    }
+
+    /// Seconds by which rank 0's clock is behind, and the bound of their error.
+    pub(crate) fn behind_seconds(&self) -> [f64; 2] {
+        [-1e-9 * self.ahead_ns as f64, 1e-9 * self.error_ns as f64]
     }
 
     /// Offset by the times of request and answer: sent and received on the own clock, with arrival

@@ -8,7 +8,7 @@
 //! - `clock_offset`: clocks of the ranks; `render`: the events of a rank; `file`: the file of all;
 //!   `sampling`: the steps that are recorded
 
-mod clock_offset;
+pub(crate) mod clock_offset;
 mod file;
 mod render;
 mod sampling;
