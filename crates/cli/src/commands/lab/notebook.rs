@@ -63,7 +63,10 @@ pub(super) fn walk_notebook(title: &str, arguments: &[String]) -> String {
         "# {title}\n\nEach round delivers the messages that are sent and awaited at the same time. \
          The cells call `lockstep`, which must be on the path."
     );
-    let list: String = arguments.iter().map(|it| format!(", {}", json!(it))).collect();
+    let mut list = String::new();
+    for argument in arguments {
+        let _ = write!(list, ", {}", json!(argument));
+    }
     let run = format!(
         "import json\nimport subprocess\n\n\
          command = [\"lockstep\", \"lab\", \"walk\", \"--json\"{list}]\n\

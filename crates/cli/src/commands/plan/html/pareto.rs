@@ -5,6 +5,7 @@ use lockstep_planner::scenario::Scenario;
 use lockstep_planner::search::cloud::CloudPoint;
 use lockstep_planner::search::{Candidate, SearchResult};
 use lockstep_plot::{Axis, LineChart, Point, PointMark, Series, Title};
+use std::fmt::Write as _;
 
 /// Draws every candidate as a point; `None` where there is only one.
 pub(super) fn picture(scenario: &Scenario, found: &SearchResult) -> Option<String> {
@@ -31,7 +32,7 @@ pub(super) fn picture(scenario: &Scenario, found: &SearchResult) -> Option<Strin
     let others = found.cloud.iter().map(|CloudPoint { fastest, num_merged }| {
         let mut point = point(fastest);
         if *num_merged > 1 {
-            point.tooltip += &format!(", and {} layouts like it", num_merged - 1);
+            let _ = write!(point.tooltip, ", and {} layouts like it", num_merged - 1);
         }
         Point { mark: PointMark::Small, ..point }
     });
