@@ -25,7 +25,8 @@ const RECORDED_OPTIONS: [&str; 11] = [
 ];
 
 /// Other options of `lockstep train` with a value.
-const OTHER_OPTIONS: [&str; 3] = ["--stop-after", "--listen", "--join"];
+const OTHER_OPTIONS: [&str; 6] =
+    ["--stop-after", "--listen", "--join", "--rank", "--world-size", "--master"];
 
 /// The command `arguments` of a run, with its program, changed to resume the run in the folder
 /// `run`.

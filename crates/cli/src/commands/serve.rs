@@ -37,7 +37,7 @@ Examples:
 Open the printed address in a browser. It has a random token: whoever has it may read, and nothing
 can be changed. Ctrl-C ends the server. The newest 64 runs are shown.
 
-Scripts ask for GET /api/runs?token=T and GET /api/runs/ID/steps?token=T, where ID is the id or the
+Scripts read /api/runs?token=T and /api/runs/ID/steps?token=T, where ID is the id or the
 name of a run, or send the token as Authorization: Bearer T. A token of --token is seen by other
 users of this host in its list of processes; a random one is not.
 

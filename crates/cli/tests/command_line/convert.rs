@@ -62,7 +62,10 @@ fn a_configuration_alone_tells_the_shape_of_every_family() {
         refused(&folder, &["generate", &name], no_weights);
     }
     // A folder of its own words: a field that differs is refused by its name.
-    folder.write("odd/config.json", br#"{"model_type": "llama", "hidden_act": "relu"}"#);
+    let llama = br#"{"model_type": "llama", "hidden_act": "relu", "hidden_size": 8,
+        "num_attention_heads": 2, "num_hidden_layers": 1, "vocab_size": 9, "intermediate_size": 8,
+        "max_position_embeddings": 4}"#;
+    folder.write("odd/config.json", llama);
     refused(&folder, &["inspect", "odd"], &["hidden_act"]);
 }
 
