@@ -17,7 +17,7 @@ const SWITCH: &str = "LOCKSTEP_MPI";
 
 /// Runs the tests, if both families are here or can be installed.
 pub(crate) fn run() -> Result<()> {
-    let is_required = std::env::var(SWITCH).is_ok_and(|value| value == "1");
+    let is_required = std::env::var_os(SWITCH).is_some_and(|value| value == "1");
     if !debian::absent(&PROGRAMS).is_empty() && std::env::var_os("CI").is_some() {
         debian::install(&PACKAGES);
     }

@@ -1,7 +1,7 @@
 //! Workers that MPI launchers start: one worker's bits, clear errors, and a frozen rank that is
 //! named. Each test runs under every MPI that is installed, and says which are not.
 
-use crate::process::{Finished, Folder};
+use crate::process::{Finished, Folder, is_switched_on};
 use lockstep_platform::{World, real};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ fn installed() -> Vec<Mpi> {
         is_whole
     };
     let found: Vec<Mpi> = families.into_iter().filter(is_whole).collect();
-    let is_required = std::env::var("LOCKSTEP_MPI").is_ok_and(|value| value == "1");
+    let is_required = is_switched_on("LOCKSTEP_MPI");
     assert!(!is_required || found.len() == 2, "LOCKSTEP_MPI=1, and an MPI is not installed");
     found
 }

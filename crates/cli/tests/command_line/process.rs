@@ -33,7 +33,12 @@ pub(crate) struct Finished {
 
 /// Whether the long suites are requested: `LOCKSTEP_SOAK=1`, as `cargo xtask soak` sets it.
 pub(crate) fn soak() -> bool {
-    lockstep_platform::real().host().env("LOCKSTEP_SOAK").is_some_and(|value| value == "1")
+    is_switched_on("LOCKSTEP_SOAK")
+}
+
+/// Whether a variable of the environment is 1.
+pub(crate) fn is_switched_on(variable: &str) -> bool {
+    lockstep_platform::real().host().env(variable).is_some_and(|value| value == "1")
 }
 
 impl Folder {

@@ -12,7 +12,7 @@ use crate::trace::clock_offset::ClockOffset;
 use crate::{TrainError, device};
 use lockstep_comm::Comm;
 use lockstep_config::Recipe;
-use lockstep_platform::{FileError, World};
+use lockstep_platform::World;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::time::Duration;
@@ -152,8 +152,11 @@ fn own_facts(
 /// Rate at which a new file is written and made safe; the file is removed.
 fn disk_rate(world: &World, path: &Path) -> Result<f64, String> {
     let write = || -> Result<Duration, String> {
-        world.files().create_dir_all(path.parent().expect("a folder")).map_err(text_of)?;
-        let mut file = world.files().create(path).map_err(text_of)?;
+        world
+            .files()
+            .create_dir_all(path.parent().expect("a folder"))
+            .map_err(|error| error.to_string())?;
+        let mut file = world.files().create(path).map_err(|error| error.to_string())?;
         // No file system stores it as zeros.
         let piece: Vec<u8> =
             (0..PIECE_BYTES).map(|at| (at.wrapping_mul(0x9e37) >> 7) as u8).collect();
@@ -161,16 +164,12 @@ fn disk_rate(world: &World, path: &Path) -> Result<f64, String> {
         for _ in 0..DISK_BYTES / PIECE_BYTES {
             file.write_all(&piece).map_err(|error| format!("{}: {error}", path.display()))?;
         }
-        file.sync().map_err(text_of)?;
+        file.sync().map_err(|error| error.to_string())?;
         Ok(world.clock().since(start))
     };
     let took = write();
     let _ = world.files().remove_file(path);
     took.map(|took| DISK_BYTES as f64 / took.as_secs_f64().max(1e-9))
-}
-
-fn text_of(error: FileError) -> String {
-    error.to_string()
 }
 
 /// Whether this rank sees a file that rank 0 has just written. Collective.
