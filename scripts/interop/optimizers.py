@@ -7,7 +7,7 @@ crates/harness/golden/optimizers.safetensors has ten steps of these rules as
 scripts/golden/make_optimizers.py writes them out from their papers; the tests hold lockstep to it.
 Here `torch.optim.Muon` and the package `schedulefree` take the ten steps, in float64, and must end at
 the recorded numbers, which are rounded to float32 once. PyTorch's Muon orthogonalises in bfloat16; here
-it is made to compute in float64, so that the rules can be told apart from the rounding.
+it is made to compute in float64, so that a difference of the rules is no matter of rounding.
 
 Needs Python 3.10. The packages are taken from --python PATH or LOCKSTEP_INTEROP_PYTHON, or installed
 by pip into target/interop; a package that is missing there is left out.

@@ -217,7 +217,7 @@ fn expand_entry(entry: &str) -> Option<Vec<String>> {
     Some(hosts)
 }
 
-/// What may follow the first brackets of an entry.
+/// Endings of the hosts of an entry, behind its first brackets.
 fn expand_entry_end(end: &str) -> Option<Vec<String>> {
     if end.is_empty() { Some(vec![String::new()]) } else { expand_entry(end) }
 }

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use crate::{Clock, Entropy, Files, Host, Net, Platform, Processes, Shared, Threads, World};
 
-/// The same platform, in which these variables have these values. Child processes inherit the
-/// environment of the process, without them.
+/// A platform in which these variables have these values. Child processes inherit the environment
+/// of the process, without them.
 pub fn with_env(world: &World, variables: Vec<(String, String)>) -> World {
     Arc::new(EnvOverlay { inner: Arc::clone(world), variables })
 }

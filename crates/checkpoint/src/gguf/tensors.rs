@@ -3,8 +3,8 @@
 //! Some differ in more than their name. Llama's rotary positions turn neighbouring elements there
 //! instead of the halves of a head, so the rows of queries and keys are interleaved. GPT-2's
 //! matrices, stored with a row per input, are transposed. Queries, keys and values of GPT-NeoX and
-//! BLOOM, which alternate head by head, become one after the other. Gemma's norms include the one that
-//! its weights are added to.
+//! BLOOM, which alternate head by head, become one after the other. Gemma's norms include the one
+//! that its weights are added to.
 
 use super::block::TensorType;
 use super::format::Description;

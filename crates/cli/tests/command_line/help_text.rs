@@ -1,8 +1,8 @@
 //! Help and plans use the field's words: no banned word, and no unexplained abbreviation.
 //!
 //! Banned words come from the list that `cargo xtask tidy` enforces on the source, abbreviations
-//! from the tables of the glossary. Names of flags, subcommands and JSON fields also have none of the
-//! words that are fine in a sentence only.
+//! from the tables of the glossary. Names of flags, subcommands and JSON fields also have none of
+//! the words that are fine in a sentence only.
 
 use crate::process::Folder;
 use serde_json::Value;

@@ -32,8 +32,8 @@ const NUM_HOSTS: usize = 4;
 
 /// Runs a command line; `Err` with its messages if it fails.
 fn run(command_line: &str) -> Result<(), String> {
-    let words: Vec<&str> = command_line.split_whitespace().collect();
-    let output = Command::new(words[0]).args(&words[1..]).output();
+    let parts: Vec<&str> = command_line.split_whitespace().collect();
+    let output = Command::new(parts[0]).args(&parts[1..]).output();
     let output = output.map_err(|error| format!("{command_line}: {error}"))?;
     if output.status.success() {
         return Ok(());

@@ -37,9 +37,9 @@ fn parse(text: &str) -> Vec<Recorded> {
 }
 
 fn recipe(settings: &str) -> Recipe {
-    let mut words = settings.split(' ').map(str::to_owned);
-    let preset = words.next();
-    let sets = COMMON.map(str::to_owned).into_iter().chain(words).collect();
+    let mut parts = settings.split(' ').map(str::to_owned);
+    let preset = parts.next();
+    let sets = COMMON.map(str::to_owned).into_iter().chain(parts).collect();
     resolve(&Sources { preset, sets, ..Sources::default() }).expect("a sound recipe")
 }
 

@@ -16,7 +16,7 @@ use lockstep_tensor::device::{Compute, Preferences, View};
 use lockstep_trainer::{materialize, pretrained};
 use serde_json::Value;
 
-/// What is trained: the name of its records, and the keys that select it.
+/// Trained tensors: the name of their records, and whether they are adapters.
 const TRAINED: [(&str, bool); 2] = [("full", false), ("lora", true)];
 
 /// Recorded tokens, reference and losses.

@@ -1,5 +1,5 @@
-//! Models from Hugging Face's `config.json`: GPT-2, Llama, Mistral, Mixtral, Qwen2, Qwen3, OLMo 2, Phi-3,
-//! Gemma 2, GPT-NeoX, BLOOM, and DeepSeek-V2 and V3.
+//! Models from Hugging Face's `config.json`: GPT-2, Llama, Mistral, Mixtral, Qwen2, Qwen3, OLMo 2,
+//! Phi-3, Gemma 2, GPT-NeoX, BLOOM, and DeepSeek-V2 and V3.
 //!
 //! Only fields that change shapes are read. Rotary positions have no parameters, so any
 //! `rope_scaling` is accepted. A field that changes the architecture in a way the cost model does

@@ -41,9 +41,9 @@ pub struct Finding {
     pub severity: Severity,
     /// Host, or two hosts of a link.
     pub at: String,
-    /// What was found.
+    /// The deviation as a text.
     pub text: String,
-    /// What mends it.
+    /// A change that mends it.
     pub remedy: String,
 }
 

@@ -1,8 +1,8 @@
 //! Hosts of a run before it starts: versions, clocks, devices, memory, limits, disks and links, and
 //! what to mend.
 //!
-//! Every rank measures its own host, then all exchange what they found. Rules compare the hosts with
-//! each other, since a cluster is as slow as its slowest member, and with what a run needs.
+//! Every rank measures its own host, then all exchange their facts. Rules compare the hosts with
+//! each other, since a cluster is as slow as its slowest host, and with the needs of a run.
 //!
 //! - `findings`: the rules
 
@@ -182,12 +182,12 @@ fn shares_folder(world: &World, comm: &Comm, folder: &Path) -> Result<bool, Trai
         let _ = world.files().write_atomic(&path, b"lockstep check");
     }
     comm.barrier()?;
-    let is_seen = world.files().metadata(&path).is_some();
+    let is_shared = world.files().metadata(&path).is_some();
     comm.barrier()?;
     if comm.group_rank() == 0 {
         let _ = world.files().remove_file(&path);
     }
-    Ok(is_seen)
+    Ok(is_shared)
 }
 
 /// Soft limit of open files, as Linux shows it.
