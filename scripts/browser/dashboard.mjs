@@ -148,7 +148,10 @@ async function open(browser, url, options = {}, ready = "#run-name .state") {
   const context = await browser.newContext({ viewport: { width: 1440, height: 1000 }, ...options });
   const page = await context.newPage();
   const notes = [];
-  page.on("console", (message) => notes.push(`${message.type()}: ${message.text()}`));
+  // Where a run has no plan or no diagnosis, the answer is 409 with the reason, which the page shows.
+  // Chromium notes it as well.
+  const isAnswer = (text) => text.includes("status of 409");
+  page.on("console", (message) => isAnswer(message.text()) || notes.push(`${message.type()}: ${message.text()}`));
   page.on("pageerror", (error) => notes.push(`error: ${error.message}`));
   const origin = new URL(url).origin;
   page.on("request", (request) => {
