@@ -173,7 +173,7 @@ fn attack(world: &World, url: &str, idle: &mut Vec<Box<dyn Stream>>) -> bool {
 }
 
 /// Arguments of a run of this many steps.
-fn long_training<'a>(steps: &'a str) -> Vec<&'a str> {
+fn long_training(steps: &str) -> Vec<&str> {
     let train = TRAIN.iter().map(|it| if *it == "70" { steps } else { *it });
     train.chain(["--set", "train.eval_every=50", "--json"]).collect()
 }
