@@ -79,7 +79,7 @@ impl Plan {
     }
 }
 
-/// Plays the step of a run; `None` where it has no [`Plan`].
+/// Plays the step of a run; `None` where it has no plan.
 pub fn planned_step(facts: &RunFacts, machine: Option<&Machine>) -> Option<PlannedStep> {
     let Plan { replay, is_calibrated, .. } = Plan::of(facts, machine)?;
     let played = replay.play(Scales::MEASURED);
