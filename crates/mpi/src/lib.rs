@@ -8,7 +8,7 @@
 //!
 //! - [`launcher`]: rank and size as `mpirun` and `srun` tell them in the environment
 //! - [`shim`]: finds or compiles the shim
-//! - [`library`]: its functions
+//! - `library`: its functions
 //! - [`process`]: messages between the processes of `mpirun`
 
 pub mod launcher;
