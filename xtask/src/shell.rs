@@ -52,6 +52,7 @@ pub(crate) fn capture(command: &mut Command) -> Result<String> {
     let output = command
         .current_dir(root())
         .stdin(Stdio::null())
+        .stdout(Stdio::piped())
         .stderr(Stdio::inherit())
         .output()
         .with_context(|| format!("cannot start `{shown}`"))?;
@@ -94,7 +95,10 @@ mod tests {
     fn captured_output_is_standard_output_only() {
         let version = capture(&mut cargo("--version")).unwrap();
         assert!(version.starts_with("cargo "), "{version}");
-        assert!(succeeds(&mut cargo("--version")));
+        // Whoever asks first whether a command succeeds still gets its output.
+        let mut command = cargo("--version");
+        assert!(succeeds(&mut command));
+        assert_eq!(capture(&mut command).unwrap(), version);
         assert!(!succeeds(&mut Command::new("a-program-that-does-not-exist")));
     }
 }
